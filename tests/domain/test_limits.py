@@ -6,7 +6,7 @@ from tests.domain.batches import OTHER, RUN, batch
 from tests.support.machine import JobMachine
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import JobConfig, Override
-from tidegate.domain.errors import EventTimeMissing, InvalidConfig
+from tidegate.domain.errors import EventTimeMissing, HoldActive, InvalidConfig
 from tidegate.domain.journal import NAMES_KEPT, RECORDS_KEPT, RECORDS_KEPT_MS
 from tidegate.domain.pattern import matches
 from tidegate.domain.policy import (
@@ -227,3 +227,65 @@ def test_a_record_names_the_first_of_many_substreams() -> None:
         "/s000",
         NAMES_KEPT,
     )
+
+
+def test_outages_do_not_count_towards_a_hold() -> None:
+    """A client that extends its hold in time cannot do so during an outage."""
+    job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=50), 0, unattended_after_ms=100)
+    job.hold("h", 10, 50, 0)
+    job.report({"a": 20}, 0)
+    assert job.sweep(3_600_000).watermark == 10
+    assert job.summary().holds[0].expires_ms == 3_600_050
+    with pytest.raises(HoldActive):
+        job.complete(3_600_049)
+    assert job.sweep(3_600_050).watermark == 20
+
+
+@pytest.mark.parametrize(
+    ("config", "values"),
+    [
+        (JobConfig(Reported(), idle_timeout_ms=50), {"watermarks": {"a": 10}}),
+        (JobConfig(Reported(), idle_timeout_ms=50), {"watermarks": {"a": 9}}),
+        (JobConfig(LimitingLag(0), idle_timeout_ms=50), {"max_event_times": {"a": 10}}),
+        (JobConfig(LimitingLag(0), idle_timeout_ms=50), {"max_event_times": {"a": 9}}),
+        (JobConfig(LimitingLag(0), idle_timeout_ms=50, max_future_skew_ms=5000), {"max_event_times": {"a": 10_000}}),
+    ],
+)
+def test_a_report_that_changes_nothing_is_a_sign_of_life(config: JobConfig, values: dict[str, dict[str, int]]) -> None:
+    """A source that reports the same watermark again and again is not silent."""
+    job = JobMachine(config, 0)
+    first = "watermarks" if isinstance(config.policy, Reported) else "max_event_times"
+    report(job, {first: {"a": 10, "b": 500}}, 0)
+    for now_ms in range(40, 200, 40):
+        report(job, values, now_ms)
+        assert job.sweep(now_ms).watermark == 10
+    assert job.sweep(209).watermark == 10
+    assert job.sweep(210).watermark == 500
+    report(job, values, 220)
+    assert [row.state for row in job.substream_table(220)] == ["active", "idle"]
+
+
+def report(job: JobMachine, values: dict[str, dict[str, int]], now_ms: int) -> None:
+    job.report(values.get("max_event_times", {}), now_ms, watermarks=values.get("watermarks", {}))
+
+
+def test_rows_without_event_times_in_a_batch_are_a_sign_of_life() -> None:
+    """A partition whose rows all lie too far in the future, or have no event time, is not silent."""
+    job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=50), 0)
+    batch(job, RUN, 0, {"a": 10, "b": 500, "c": 600}, 0)
+    job.begin(RUN, 1, 60)
+    job.stage(RUN, 1, PartitionReport(0, {}, {"a": 1}), 60)
+    job.stage(RUN, 1, PartitionReport(1, {}, {}, {}, {"b": 1}), 60)
+    job.commit(RUN, 1, None, 60)
+    assert [row.state for row in job.substream_table(60)] == ["active", "active", "idle"]
+
+
+def test_a_substream_that_an_operator_made_idle_waits_for_an_event() -> None:
+    """The operator knows more than a source that repeats itself."""
+    job = JobMachine(JobConfig(Reported()), 0)
+    job.report({}, 0, watermarks={"a": 10, "b": 500})
+    assert job.idle("", ["a"], 1).state.watermark == 500
+    assert not job.report({}, 2, watermarks={"a": 10}).applied
+    assert job.substream_table(2)[0].state == "idle"
+    job.report({}, 3, watermarks={"a": 11})
+    assert job.substream_table(3)[0].state == "active"

@@ -41,7 +41,6 @@ from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect_all
 from tidegate.store.functions import AroundCommand
 from tidegate.store.jobs import JobStore
-from tidegate.store.keyspace import TOUCH_MS
 from tidegate.store.pipelining import Replication
 from tidegate.store.servers import Servers, raise_first
 from tidegate.web.access import authorise, check_roles
@@ -56,9 +55,9 @@ from tidegate.web.turns import InTurn, Turns
 
 log = logging.getLogger(__name__)
 
-MISSED_TOUCHES = 3
+MIN_OUTAGE_MS = 2000
 MISSED_SWEEPS = 10
-"""A job is unattended after ``MISSED_TOUCHES`` times ``TOUCH_MS``, or ``MISSED_SWEEPS`` sweep intervals, if longer."""
+"""The jobs are unattended if no coordinator runs for ``MIN_OUTAGE_MS``, or ``MISSED_SWEEPS`` intervals, if longer."""
 
 RESOURCES = (jobs, reports, state, watch, history, actions, keys, health, metrics)
 PAGES = (pages, live, action_forms, login)
@@ -180,7 +179,7 @@ def store_servers(settings: Settings, redis_url: str) -> Servers:
 async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
     settings, keyring, metrics, usage = replica.settings, replica.keyring, replica.metrics, replica.usage
     servers = store_servers(settings, replica.redis_url)
-    unattended_after_ms = max(MISSED_TOUCHES * TOUCH_MS, MISSED_SWEEPS * settings.sweep_interval_ms)
+    unattended_after_ms = max(MIN_OUTAGE_MS, MISSED_SWEEPS * settings.sweep_interval_ms)
     store = JobStore(
         servers,
         unattended_after_ms,

@@ -1008,7 +1008,7 @@ local function make_idle(query, until_, limit, forced, one_chunk)
     end
     if #members > 0 then
       has_left = idleness.set_idle(query, members, last_events) or has_left
-      if forced then bulk.zadd_all(key.forced_idle, job.observed_now, members) end
+      if forced then bulk.zadd_all(key.forced_idle, 0, members) end
     end
     count = count + #members
   until #members < bulk.CHUNK or one_chunk
@@ -1172,12 +1172,17 @@ function holds.cap(watermark)
   return watermark
 end
 
+function holds.expires(hold)
+  local expires = number(redis.call('ZSCORE', key.hold_expiry, hold))
+  return expires and expires + state.job.unattended
+end
+
 -- Return all holds, lowest first.
 function holds.in_order()
   local found = {}
   for _, hold in ipairs(redis.call('ZRANGE', key.holds, 0, -1)) do
     found[#found + 1] = {map = {hold = hold, at_most = number(redis.call('ZSCORE', key.holds, hold)),
-      expires_ms = number(redis.call('ZSCORE', key.hold_expiry, hold)), reason = redis.call('HGET', key.hold_reasons, hold)}}
+      expires_ms = holds.expires(hold), reason = redis.call('HGET', key.hold_reasons, hold)}}
   end
   return found
 end
@@ -1191,7 +1196,7 @@ end
 -- Remove expired holds.
 function holds.expire()
   if state.changes.is_plain then return end
-  for _, hold in ipairs(redis.call('ZRANGE', key.hold_expiry, '-inf', state.job.now, 'BYSCORE')) do
+  for _, hold in ipairs(redis.call('ZRANGE', key.hold_expiry, '-inf', state.job.observed_now, 'BYSCORE')) do
     holds.remove(hold)
     journal.write('hold_expired', 'hold', hold)
   end
@@ -1998,7 +2003,7 @@ function schedule.next_change()
   add_first(changes, key.last_events(''), config.idle_timeout_ms)
   add_first(changes, key.last_seen, config.query_timeout_ms)
   add_first(changes, key.open_batches, config.max_batch_hold_ms)
-  if not state.changes.is_plain then add_first(changes, key.hold_expiry, -job.unattended) end
+  if not state.changes.is_plain then add_first(changes, key.hold_expiry, 0) end
   if config.has_clock_driven then clock_driven_changes(changes) end
   if config.max_retention_ms then changes[#changes + 1] = retention_change() end
   if #changes == 0 then return nil end
@@ -2155,8 +2160,8 @@ function staging.read(query)
     staged.count = staged.count + set_each(staged.rows, report.partition, report.counted, report.rows)
     set_each(staged.future_rows, report.partition, report.counted, report.future_rows)
     set_each(staged.delays, report.partition, report.delayed, report.delays)
-    for _, member in ipairs(report.members) do
-      if not is_listed[member] and (event_times[member] or watermarks[member]) then
+    for _, member in ipairs(report.counted) do
+      if not is_listed[member] then
         is_listed[member], staged.members[#staged.members + 1] = true, member
       end
     end
@@ -2391,13 +2396,26 @@ local function observe_reported(names, times, reported)
   raise_max_event_times(names, times)
 end
 
+local function keep_alive(query, named, names, observed)
+  if #names == #named then return idleness.reactivate(query, names) end
+  local has_effect, awake, scored = {}, {}, {}
+  for _, member in ipairs(names) do has_effect[member] = true end
+  for i, reason in ipairs(bulk.zmscore(key.forced_idle, named)) do
+    local member = named[i]
+    if has_effect[member] or not reason or tonumber(reason) == 0 then awake[#awake + 1] = member end
+    scored[#scored + 1], scored[#scored + 2] = observed, member
+  end
+  idleness.reactivate(query, awake)
+  bulk.zadd(key.last_events(query), 'XX', scored)
+end
+
 -- Apply event times and watermarks to the substreams of a query. observed: the observed time of the query.
 -- Return the members whose entries had an effect.
-function observation.observe(query, members, event_times, watermarks, observed)
+function observation.observe(query, members, event_times, watermarks, observed, named)
   local names, times, reported = effective(members, event_times, watermarks)
+  keep_alive(query, named or members, names, observed)
   if #names == 0 then return names end
   if query ~= '' then observation.remove_placeholder(query) end
-  idleness.reactivate(query, names)
   job.max_event_time = highest(highest_of(times, #names), job.max_event_time)
   for _, group in ipairs(by_policy(names, times, reported)) do
     local rule, lag = group.rule, policy.constant_lag(group.rule)
@@ -2882,7 +2900,7 @@ if #open > 0 then
 end
 for _, hold in ipairs(redis.call('ZRANGE', key.holds, 0, -1)) do
   local expires = values.number(redis.call('ZSCORE', key.hold_expiry, hold))
-  if not expires or expires > job.now then
+  if not expires or expires > job.observed_now then
     values.refuse('hold_active', {hold = hold, at_most = tonumber(redis.call('ZSCORE', key.holds, hold))})
   end
 end
@@ -3319,15 +3337,15 @@ reply.load()
 if job.is_complete then values.refuse('job_complete') end
 local present = values.number(redis.call('ZSCORE', key.holds, hold))
 local expires = values.number(redis.call('ZSCORE', key.hold_expiry, hold))
-local in_force = present and (not expires or expires > job.now)
+local in_force = present and (not expires or expires > job.observed_now)
 if in_force and present ~= args.at_most then values.refuse('hold_exists', {hold = hold, at_most = present}) end
-if in_force and not (expires and (not duration or job.now + duration > expires)) then
+if in_force and not (expires and (not duration or job.observed_now + duration > expires)) then
   return reply.finish({applied = false})
 end
 if present and not in_force then job.evaluation_due = 1 end  -- the expired hold no longer limits C
 holds.remove(hold)
 redis.call('ZADD', key.holds, args.at_most, hold)
-if duration then redis.call('ZADD', key.hold_expiry, job.now + duration, hold) end
+if duration then redis.call('ZADD', key.hold_expiry, job.observed_now + duration, hold) end
 redis.call('HSET', key.hold_reasons, hold, args.reason)
 journal.write_action('hold', nil, nil, 'hold', hold, 'at_most', args.at_most)
 return reply.finish({applied = true})
@@ -3346,7 +3364,7 @@ local done = bulk.split_by_set(key.done, members)
 if #done > 0 then values.refuse('substream_done', {query = query, substreams = done}) end
 local active = bulk.split_by_set(key.last_events(query), members)
 local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
-bulk.zadd_all(key.forced_idle, state.job.observed_now, members)
+bulk.zadd_all(key.forced_idle, 1, members)
 if #active > 0 then journal.write_action('idle', query, active) end
 evaluate.evaluate(has_left)
 return reply.finish({applied = #active > 0})
@@ -3481,7 +3499,7 @@ job.last_contact = job.now
 local members, event_times, watermarks, min_event_times =
   observation.set_aside_future('', args.members, args.max_event_times, args.watermarks, args.min_event_times)
 if args.delayed then delays.measure('', args.delayed, args.delays, merge.merged_watermark()) end
-local names = observation.observe('', members, event_times, watermarks, job.observed_now)
+local names = observation.observe('', members, event_times, watermarks, job.observed_now, args.members)
 evaluate.after_report(lowest_event_time(event_times, min_event_times))
 return reply.finish({applied = #names > 0 or nil, without_effect = missing_from(names, args.members)})
 end

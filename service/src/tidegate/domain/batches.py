@@ -131,7 +131,7 @@ def open_batch(
 def commit_staged(job: JobState, name: str, query: Query) -> None:
     """Apply the staged reports of the open batch and close it; the caller must evaluate the job afterwards."""
     measure(job, name, [(of, rows) for (_, of), rows in query.staged.delays.items()], query.begun_merged)
-    observe(job, name, query.staged.event_times, query.staged.watermarks)
+    observe(job, name, query.staged.names, query.staged.event_times, query.staged.watermarks)
     if query.input_known_until_ms is not None:
         observe_until(query, query.input_known_until_ms)
     for (_partition, substream), count in query.staged.rows.items():

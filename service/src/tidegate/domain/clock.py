@@ -1,4 +1,6 @@
-"""The clock of a job, which never goes back and detects outages. Observed time excludes outages."""
+"""The clock of a job, which never goes back. Observed time excludes outages: the time in which no coordinator ran."""
+
+from dataclasses import replace
 
 from tidegate.domain.names import DIRECT
 from tidegate.domain.numbers import highest
@@ -7,14 +9,23 @@ from tidegate.domain.state import JobState, Query
 
 
 def advance(job: JobState, now_ms: int) -> None:
-    """Advance the clock of the job; ignore a time in the past."""
+    """Advance the clock of the job; ignore a time in the past. An outage extends the holds that expire."""
+    lost_ms = outage_until(job, now_ms)
+    if lost_ms:
+        job.unattended_ms += lost_ms
+        job.journal.write(now_ms, "unattended", unattended_ms=lost_ms)
+        for hold in list(job.holds.values()):
+            if hold.expires_ms is not None:
+                job.holds[hold.hold] = replace(hold, expires_ms=hold.expires_ms + lost_ms)
+    job.now_ms = max(job.now_ms, now_ms)
+
+
+def outage_until(job: JobState, now_ms: int) -> int:
+    """Return the duration of an outage that a command at a time would detect; 0 if it would detect none."""
     gap_ms = now_ms - job.now_ms
     is_outage = job.unattended_after_ms is not None and gap_ms > job.unattended_after_ms
     # A job with a next change is swept regularly, so a longer gap shows that no coordinator ran.
-    if is_outage and next_change_ms(job) is not None:
-        job.unattended_ms += gap_ms
-        job.journal.write(now_ms, "unattended", unattended_ms=gap_ms)
-    job.now_ms = max(job.now_ms, now_ms)
+    return gap_ms if is_outage and next_change_ms(job) is not None else 0
 
 
 def outage_ms(job: JobState, query: str) -> int:

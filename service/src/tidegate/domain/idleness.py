@@ -59,6 +59,7 @@ def _set_idle(job: JobState, limit: str, query: str, substreams: dict[SubstreamK
 def reactivate(substream: Substream, observed_ms: int) -> bool:
     """Record an event of a substream at an observed time; return whether it was idle."""
     was_idle, substream.idle, substream.forced_idle = substream.idle, False, False
+    substream.set_aside = False
     substream.last_event_ms = observed_ms
     return was_idle
 

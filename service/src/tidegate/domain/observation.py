@@ -81,28 +81,32 @@ def add_substream(job: JobState, query: str, name: str, policy: Policy | None = 
     return added
 
 
-def observe(job: JobState, query: str, max_event_times: Values, watermarks: Values) -> bool:
+def observe(
+    job: JobState, query: str, names: Iterable[str], max_event_times: Values, watermarks: Values
+) -> bool:
     """Apply event times and watermarks to the substreams of a query; return whether any value had an effect.
 
-    The job adds unknown substreams, idle substreams become active, and done substreams do not change.
+    The job adds unknown substreams with values. Done substreams do not change. All other substreams in ``names`` are
+    not silent, also without a value that has an effect, and idle ones become active. If an operator made a substream
+    idle, it becomes active by a value with an effect only.
     """
     reactivated, applied = [], False
-    for name in dict.fromkeys([*max_event_times, *watermarks]):
-        if name not in max_event_times and not job.config.policy_of(name).accepts_watermarks:
-            continue
-        substream = job.substreams.get((query, name)) or add_substream(job, query, name)
-        if substream.done:
+    for name in dict.fromkeys(names):
+        reported = watermarks.get(name) if job.config.policy_of(name).accepts_watermarks else None
+        substream = job.substreams.get((query, name))
+        if substream is None and (name in max_event_times or reported is not None):
+            substream = add_substream(job, query, name)
+        if substream is None or substream.done:
             continue
         has_effect = name in max_event_times
         if has_effect:
             _observe_event_time(job, substream, max_event_times[name])
-        if name in watermarks:
-            has_effect = _report_watermark(substream, watermarks[name]) or has_effect
-        if has_effect:
-            applied = True
-            if reactivate(substream, observed_time(job, query)):
-                substream.since_ms = job.now_ms
-                reactivated.append(member((query, name)))
+        if reported is not None:
+            has_effect = _report_watermark(substream, reported) or has_effect
+        applied = applied or has_effect
+        if (has_effect or not substream.set_aside) and reactivate(substream, observed_time(job, query)):
+            substream.since_ms = job.now_ms
+            reactivated.append(member((query, name)))
     if reactivated:
         job.journal.write(job.now_ms, Kind.ACTIVE, query=query, **named(reactivated))
     return applied
@@ -116,8 +120,8 @@ def _observe_event_time(job: JobState, substream: Substream, event_time: int) ->
 
 
 def _report_watermark(substream: Substream, watermark: int) -> bool:
-    """Apply a watermark if the policy accepts watermarks and the value is ahead; return whether it was applied."""
-    if not substream.policy.accepts_watermarks or not above(watermark, substream.uncapped_watermark):
+    """Apply a watermark if it is ahead; return whether it was applied."""
+    if not above(watermark, substream.uncapped_watermark):
         return False
     substream.policy_state.report(watermark)
     follow_policy(substream)

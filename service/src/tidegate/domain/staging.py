@@ -13,9 +13,11 @@ Value = TypeVar("Value")
 class Staged:
     """The staged reports of a query: highest times by substream, and rows and delays by partition and substream.
 
-    ``coming`` contains the substreams that were unknown when they were staged.
+    ``names`` contains the substreams of all reports, in order, also those whose values were set aside. ``coming``
+    contains the substreams that were unknown when they were staged.
     """
 
+    names: dict[str, None] = field(default_factory=dict)
     event_times: dict[str, int] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
     rows: dict[tuple[int, str], int] = field(default_factory=dict)

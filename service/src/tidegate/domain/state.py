@@ -64,7 +64,7 @@ class Substream:
     A declared substream without reports has no watermark and therefore holds the watermark of the job. ``watermark``
     never goes back. ``last_event_ms`` is in the observed time of the query. ``since_ms`` is the processing time at
     which the state of the substream last changed; None if it has not changed. ``forced_idle`` is true if an operator
-    declared the substream idle, or its query timed out.
+    declared the substream idle, or its query timed out; ``set_aside`` is true in the first case.
     """
 
     policy: Policy
@@ -75,6 +75,7 @@ class Substream:
     done: bool = False
     idle: bool = False
     forced_idle: bool = False
+    set_aside: bool = False
     since_ms: int | None = None
 
     @property
@@ -148,8 +149,8 @@ class DelayStatistics:
 class JobState:
     """The state of one job.
 
-    ``unattended_ms`` is the total time in which no coordinator evaluated the job. *Observed time* excludes this time;
-    limits on silence are in observed time. A gap between two commands is an outage if it is longer than
+    ``unattended_ms`` is the total time in which no coordinator ran. *Observed time* excludes this time; limits on
+    silence are in observed time, and holds expire by it. A gap between two commands is an outage if it is longer than
     ``unattended_after_ms`` and the job had a next change. If ``unattended_after_ms`` is None, no gap is an outage, as
     in the conformance traces. ``max_substreams`` is None if the number of substreams is not limited.
 

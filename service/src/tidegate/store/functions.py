@@ -248,6 +248,14 @@ class Functions:
             of_call or of_write for of_call, of_write in zip(failed[: len(calls)], failed[len(calls) :], strict=True)
         ]
 
+    async def attend(self) -> None:
+        """Record that a coordinator serves all jobs. A server that fails records nothing, so this time is an outage."""
+        argument = self._argument("attend", None, {})
+        await self.servers.each(
+            [(bucket.sweeps, _call("attend", bucket.of_no_job, argument)) for bucket in self.servers.keys.buckets],
+            patience_s=0,
+        )
+
     async def times_ms(self) -> list[int | RedisError]:
         """Return the processing time of the server of each bucket, or its error."""
         buckets = self.servers.keys.buckets

@@ -251,6 +251,7 @@ class JobStore:
             ClockJumped: If the clocks of all servers jumped. The functions refuse the time of a single server.
         """
         times_ms = await self.read_clock()
+        await self._functions.attend()
         buckets = zip(self.servers.keys.buckets, times_ms, strict=True)
         reads = [
             (bucket.sweeps, ("ZRANGE", bucket.sweeps, "-inf", str(time_ms), "BYSCORE", "LIMIT", 0, limit))

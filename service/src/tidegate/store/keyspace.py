@@ -3,11 +3,11 @@
 A function gets the key of the job as its first key and builds the other keys of the job from the table below. The
 second key is the set of due jobs. Each command also updates this set, so that it always contains every job that may
 change without new data. The third key is the set of jobs, for functions that create or delete jobs. The next two keys
-are about deleted jobs.
+are about deleted jobs, and the last one is about the time in which no coordinator ran.
 
 On a single server, all keys of a job share the hash tag ``{job}``, and all jobs share :data:`SWEEPS` and :data:`JOBS`.
 A Redis Cluster spreads the jobs over buckets. The hash tag is then the bucket, and each bucket has both sets, so that a
-function uses the keys of one slot. The keys about deleted jobs exist once for each bucket, too.
+function uses the keys of one slot. The other keys of a call exist once for each bucket, too.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ from typing import Literal
 from redis.crc import key_slot
 
 PREFIX = "tidegate:"
+ATTENDANCE = PREFIX + "attendance"
+"""Hash: ``until`` -> processing time of the last command; ``unattended`` -> total time in which no coordinator ran."""
 BUCKETS = PREFIX + "buckets"
 """Number of buckets of a Redis Cluster."""
 DELETED = PREFIX + "deleted"
@@ -48,7 +50,8 @@ SECRET = PREFIX + "secret"
 SWEEPS = PREFIX + "sweeps"
 """Sorted set of the jobs that may change without new data. The score is the time of the next sweep."""
 TOUCH_MS = 5000
-"""Maximum interval between sweeps of a job that may change without new data. A longer gap shows an outage."""
+"""Maximum interval between sweeps of a job that may change without new data. Older versions take a longer gap for an
+outage."""
 WAKE = PREFIX + "wake:"
 """Prefix of the channels that announce new records of a job."""
 
@@ -74,7 +77,7 @@ JOB_KEYS = (
     Key("next_change", "zset of the active clock-driven substreams: member -> observed time of the next change"),
     Key("frozen", "zset of the idle and done substreams: member -> watermark (-inf: none)"),
     Key("since", "zset of the substreams whose state has changed: member -> processing time of the last change"),
-    Key("forced_idle", "zset of the substreams that are idle for a reason other than silence: member -> start time"),
+    Key("forced_idle", "zset of the substreams that are idle for a reason other than silence: member -> 1 (operator), 0 (query timeout)"),
     Key("done", "zset of the done substreams: member -> observed time of the last event"),
     Key("rows", "hash: '<class> <member>' -> rows"),
     Key("missing_queries", "set of the expected queries without substreams"),
@@ -87,7 +90,7 @@ JOB_KEYS = (
     Key("open_batches", "zset of the open batches: query -> observed time at which the batch began (+inf: released)"),
     Key("open_pins", "zset of the open batches that hold W: query -> pinned watermark (-inf: none)"),
     Key("holds", "zset of the holds: name -> value"),
-    Key("hold_expiry", "zset of the holds that expire: name -> processing time of the expiry"),
+    Key("hold_expiry", "zset of the holds that expire: name -> observed time of the expiry"),
     Key("hold_reasons", "hash: hold -> reason"),
     Key("journal", "stream of records: see tidegate.domain.journal"),
     Key("timeline", "list of samples of the watermark: see tidegate.domain.timeline", "interval"),
@@ -118,6 +121,7 @@ class Bucket:
         no_job: Key of the job with an empty name, which never exists.
         deleted: Sorted set of the jobs of the bucket with a tombstone.
         incarnation: Highest incarnation of the deleted jobs of the bucket.
+        attendance: Hash about the time in which no coordinator ran.
         guards: Keys that never exist, as further keys of a function call. While a slot moves to another node, a node
             refuses calls with a missing key. Without such a key, a function could start, and then fail at a key that
             has moved.
@@ -129,6 +133,7 @@ class Bucket:
     no_job: str
     deleted: str
     incarnation: str
+    attendance: str
     guards: tuple[str, ...] = ()
 
     @property
@@ -138,7 +143,7 @@ class Bucket:
 
     def keys_with(self, job_key: str) -> tuple[str, ...]:
         """Return the keys of a function call for the job with a key."""
-        return job_key, self.sweeps, self.jobs, self.deleted, self.incarnation, *self.guards
+        return job_key, self.sweeps, self.jobs, self.deleted, self.incarnation, self.attendance, *self.guards
 
 
 class Keyspace:
@@ -147,7 +152,7 @@ class Keyspace:
     def __init__(self, buckets: int | None = None) -> None:
         self._is_spread = buckets is not None
         self.buckets = (
-            (Bucket(JOBS, SWEEPS, PROBE, f"{PREFIX}{{}}", DELETED, INCARNATION),)
+            (Bucket(JOBS, SWEEPS, PROBE, f"{PREFIX}{{}}", DELETED, INCARNATION, ATTENDANCE),)
             if buckets is None
             else tuple(map(_bucket, range(buckets)))
         )
@@ -178,8 +183,9 @@ def _tag(number: int) -> str:
 
 def _bucket(number: int) -> Bucket:
     tag = _tag(number)
-    names = f"{tag}:jobs", f"{tag}:sweeps", f"{tag}:probe", f"{tag}/", f"{tag}:deleted", f"{tag}:incarnation"
-    return Bucket(*names, guards=(f"{tag}:absent",))
+    jobs, sweeps, probe, no_job = f"{tag}:jobs", f"{tag}:sweeps", f"{tag}:probe", f"{tag}/"
+    deleted, incarnation, attendance = f"{tag}:deleted", f"{tag}:incarnation", f"{tag}:attendance"
+    return Bucket(jobs, sweeps, probe, no_job, deleted, incarnation, attendance, guards=(f"{tag}:absent",))
 
 
 ONE_SERVER = Keyspace()
@@ -202,7 +208,7 @@ def lua_keys() -> str:
         ),
         "function key.enter(keys)",
         "if keys[1] == key.job then return end",
-        "key.job, key.sweeps, key.jobs, key.deleted, key.incarnation = unpack(keys, 1, 5)",
+        "key.job, key.sweeps, key.jobs, key.deleted, key.incarnation, key.attendance = unpack(keys, 1, 6)",
         "key.name = string.match(keys[1], '{(.*)}$') or string.match(keys[1], '}/(.*)$')",  # or the tag is a bucket
         "key.journal = key.job .. ':journal'",
         "for _, name in ipairs(key.of_job) do key[name] = key.job .. ':' .. name end",

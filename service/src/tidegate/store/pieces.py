@@ -285,8 +285,7 @@ def join_reports(reports: Iterable[Columns]) -> tuple[int, dict[str, list[Column
         of_member = delays.setdefault(member, Counter())
         for bucket, rows in zip(flat[::2], flat[1::2], strict=True):
             of_member[bucket] += rows
-    listed = dict.fromkeys(member for report in reports for member in report["members"])
-    names = [member for member in listed if member in staged.event_times or member in staged.watermarks]
+    names = [*dict.fromkeys(member for report in reports for member in report["counted"])]
     columns = {
         "members": names,
         "max_event_times": [staged.event_times.get(name, False) for name in names],

@@ -30,7 +30,7 @@ def complete(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT, up_to: int
         if query.open:
             raise BatchOpen(name, query.latest)
     for hold in holds.in_order(job):
-        if hold.in_force(max(now_ms, job.now_ms)):
+        if hold.in_force(max(now_ms, job.now_ms) - clock.outage_until(job, now_ms)):
             raise HoldActive(hold.hold, hold.at_most)
     clock.advance(job, now_ms)
     advance(job, offer(job.config.throttle, job.max_watermark, job.coalesced_watermark, job.numbers))

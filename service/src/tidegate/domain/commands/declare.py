@@ -46,7 +46,7 @@ def declare(
         add_substream(job, query, name)
     event_times, _ = set_aside_future(job, query, unseen, {})
     if event_times:
-        observe(job, query, event_times, {})
+        observe(job, query, event_times, event_times, {})
         job.evaluation_due = True
     affected = [name for name in names if name in new or name in event_times]
     if affected:

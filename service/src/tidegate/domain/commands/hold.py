@@ -24,10 +24,12 @@ def hold(
     if job.is_complete:
         raise JobComplete()
     present = job.holds.get(hold)
-    in_force = present if present is not None and present.in_force(max(now_ms, job.now_ms)) else None
-    if in_force is not None and in_force.at_most != at_most:
-        raise HoldExists(hold, in_force.at_most)
+    latest_ms = max(now_ms, job.now_ms) - clock.outage_until(job, now_ms)
+    if present is not None and present.in_force(latest_ms) and present.at_most != at_most:
+        raise HoldExists(hold, present.at_most)
     clock.advance(job, now_ms)
+    present = job.holds.get(hold)
+    in_force = present if present is not None and present.in_force(job.now_ms) else None
     expires_ms = None if duration_ms is None else job.now_ms + duration_ms
     if in_force is not None and not _is_later(expires_ms, in_force.expires_ms):
         return CommandResult(reply(job), False)

@@ -27,7 +27,7 @@ def idle(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: Au
     new = [name for name in names if not job.substreams[query, name].idle]
     for name in names:
         substream = job.substreams[query, name]
-        substream.idle = substream.forced_idle = True
+        substream.idle = substream.forced_idle = substream.set_aside = True
         if name in new:
             substream.since_ms = job.now_ms
     if new:

@@ -51,9 +51,10 @@ def report(
     clock.advance(job, now_ms)
     tokens.accept(job, token)
     job.last_contact_ms = job.now_ms
+    names = [*max_event_times, *watermarks]
     event_times, watermarks = set_aside_future(job, DIRECT, max_event_times, watermarks)
     measure(job, DIRECT, [*delays.items()], merged_watermark(job))
-    applied = observe(job, DIRECT, event_times, watermarks)
+    applied = observe(job, DIRECT, names, event_times, watermarks)
     lowest = min((min_event_times.get(name, time) for name, time in event_times.items()), default=None)
     evaluate(job, cap=lowest)
     return CommandResult(reply(job), applied)

@@ -71,6 +71,7 @@ def stage(
 def _stage(job: JobState, name: str, query: Query, report: PartitionReport) -> None:
     event_times, watermarks = set_aside_future(job, name, report.max_event_times, report.watermarks)
     query.staged.coming |= {other for other in (event_times | watermarks) if (name, other) not in job.substreams}
+    query.staged.names |= dict.fromkeys(report.substreams)
     raise_each(query.staged.event_times, event_times)
     raise_each(query.staged.watermarks, watermarks)
     set_each(query.staged.rows, report.partition, report.rows)

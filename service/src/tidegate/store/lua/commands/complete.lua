@@ -15,7 +15,7 @@ if #open > 0 then
 end
 for _, hold in ipairs(redis.call('ZRANGE', key.holds, 0, -1)) do
   local expires = values.number(redis.call('ZSCORE', key.hold_expiry, hold))
-  if not expires or expires > job.now then
+  if not expires or expires > job.observed_now then
     values.refuse('hold_active', {hold = hold, at_most = tonumber(redis.call('ZSCORE', key.holds, hold))})
   end
 end

@@ -27,7 +27,7 @@ return steps.run({
     return substreams.each(record, function(piece)
       local active = bulk.split_by_set(key.last_events(query), piece.members)
       local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
-      bulk.zadd_all(key.forced_idle, state.job.observed_now, piece.members)
+      bulk.zadd_all(key.forced_idle, 1, piece.members)
       journal.add(record.idle, active)
       record.has_left = record.has_left or has_left
     end)

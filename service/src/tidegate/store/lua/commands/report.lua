@@ -63,7 +63,7 @@ return steps.run({
     record.active = record.active or journal.summary()
     return each('members')(record, function(piece)
       local kept = observation.set_aside_future(piece)
-      local names, active = observation.observe('', kept, job.observed_now)
+      local names, active = observation.observe('', kept, job.observed_now, piece.members)
       journal.add(record.active, active)
       record.applied = record.applied or #names > 0
       record.lowest = math.min(lowest_event_time(kept) or math.huge, record.lowest or math.huge)

@@ -1,8 +1,12 @@
 -- @include parts/queries
--- The clock of a job, which never goes back and detects outages. Observed time excludes outages.
+-- The clock of a job, which never goes back. Observed time excludes outages: the time in which no coordinator ran.
+--
+-- Each command shows that a coordinator runs, and so does the sweeper of each coordinator (commands/attend). A gap between
+-- two of them that is longer than args.unattended_after_ms is an outage of all jobs of the bucket.
 local refuse = values.refuse
 local job = state.job
 local clock = {}
+local ATTENDED_EACH_MS = 250  -- so that most commands do not write it
 
 -- Return the processing time of this command: the time of the Redis server, unless a test sets one. Refuse a time after
 -- args.latest_now_ms.
@@ -16,12 +20,38 @@ function clock.now()
   return now
 end
 
--- Advance the clock of the job. changes.outage: the duration of an outage that this command has detected.
+-- Record that a coordinator runs, and return the total duration of the outages of the bucket. A read records nothing.
+function clock.attend(now)
+  local found = redis.call('HMGET', key.attendance, 'until', 'unattended')
+  local attended, total = tonumber(found[1] or nil), tonumber(found[2] or 0)
+  if not args.unattended_after_ms then return total end
+  local gap = attended and now - attended or math.huge
+  if attended and gap > args.unattended_after_ms then
+    total = total + gap
+    redis.call('HSET', key.attendance, 'until', now, 'unattended', total)
+  elseif gap >= ATTENDED_EACH_MS then
+    redis.call('HSET', key.attendance, 'until', now)
+  end
+  return total
+end
+
+-- Return the duration of the outages since the last command of the job.
+local function outage_until(now)
+  if args.now_ms then  -- a test, whose jobs have their own times: a gap between two commands of a job is an outage
+    local gap = now - job.now
+    local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms and job.next_change
+    return is_outage and gap or 0
+  end
+  local total = clock.attend(now)
+  local outage = math.max(0, math.min(total - (job.outages or total), now - job.now))
+  job.outages = total
+  return outage
+end
+
+-- Advance the clock of the job. changes.outage: the duration of the outages that this command has detected.
 function clock.advance(now)
-  local gap = now - job.now
-  local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms
-  -- A job with a next change is swept regularly, so a longer gap shows that no coordinator ran.
-  if is_outage and job.next_change then job.unattended, state.changes.outage = job.unattended + gap, gap end
+  local outage = outage_until(now)
+  if outage > 0 then job.unattended, state.changes.outage = job.unattended + outage, outage end
   state.changes.previous_now = job.now
   job.now = math.max(now, job.now)
   job.observed_now = job.now - job.unattended

@@ -18,10 +18,11 @@ end
 
 -- Return all holds, lowest first.
 function holds.in_order()
-  local found = {}
+  local found, unattended = {}, state.job.unattended
   for _, hold in ipairs(redis.call('ZRANGE', key.holds, 0, -1)) do
+    local expires = number(redis.call('ZSCORE', key.hold_expiry, hold))
     found[#found + 1] = {map = {hold = hold, at_most = number(redis.call('ZSCORE', key.holds, hold)),
-      expires_ms = number(redis.call('ZSCORE', key.hold_expiry, hold)), reason = redis.call('HGET', key.hold_reasons, hold)}}
+      expires_ms = expires and expires + unattended, reason = redis.call('HGET', key.hold_reasons, hold)}}
   end
   return found
 end
@@ -35,7 +36,7 @@ end
 -- Remove expired holds.
 function holds.expire()
   if state.changes.is_plain then return end
-  for _, hold in ipairs(redis.call('ZRANGE', key.hold_expiry, '-inf', state.job.now, 'BYSCORE')) do
+  for _, hold in ipairs(redis.call('ZRANGE', key.hold_expiry, '-inf', state.job.observed_now, 'BYSCORE')) do
     holds.remove(hold)
     journal.write('hold_expired', 'hold', hold)
   end

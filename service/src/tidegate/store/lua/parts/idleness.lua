@@ -45,7 +45,7 @@ local function make_idle(query, until_, limit, forced)
   if #members == 0 then return false, remain end
   state.changes.made_idle = state.changes.made_idle + #members
   local has_left = idleness.set_idle(query, members, last_events)
-  if forced then bulk.zadd_all(key.forced_idle, job.observed_now, members) end
+  if forced then bulk.zadd_all(key.forced_idle, 0, members) end
   journal.count_limit(limit)
   journal.write_substreams('idle', query, members, 'limit', limit)
   return has_left, remain

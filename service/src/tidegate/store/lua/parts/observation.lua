@@ -249,13 +249,30 @@ local function observe_reported(names, times, reported)
   raise_max_event_times(names, times)
 end
 
--- Apply the columns of a report to the substreams of a query. observed: the observed time of the query. Return the members
--- whose entries had an effect, and the idle members that became active.
-function observation.observe(query, report, observed)
+-- Record that the members that a report names are not silent, and make idle ones active. Entries with an effect are those
+-- in `names`. Without one, a member stays idle if an operator made it idle. Return the members that became active.
+local function keep_alive(query, named, names, observed)
+  if #names == #named then return idleness.reactivate(query, names) end
+  local has_effect, awake, scored = {}, {}, {}
+  for _, member in ipairs(names) do has_effect[member] = true end
+  for i, reason in ipairs(bulk.zmscore(key.forced_idle, named)) do
+    local member = named[i]
+    if has_effect[member] or not reason or tonumber(reason) == 0 then awake[#awake + 1] = member end
+    scored[#scored + 1], scored[#scored + 2] = observed, member
+  end
+  local active = idleness.reactivate(query, awake)
+  bulk.zadd(key.last_events(query), 'XX', scored)
+  return active
+end
+
+-- Apply the columns of a report to the substreams of a query. observed: the observed time of the query. named: all members
+-- that the report names, also those without values. Return the members whose entries had an effect, and the idle members
+-- that became active.
+function observation.observe(query, report, observed, named)
   local names, times, reported = effective(report.members, report.max_event_times, report.watermarks)
-  if #names == 0 then return names, {} end
+  local active = keep_alive(query, named or report.members, names, observed)
+  if #names == 0 then return names, active end
   if query ~= '' then observation.remove_placeholder(query) end
-  local active = idleness.reactivate(query, names)
   job.max_event_time = highest(highest_of(times, #names), job.max_event_time)
   for _, group in ipairs(by_policy(names, times, reported)) do
     local rule, lag = group.rule, policy.constant_lag(group.rule)

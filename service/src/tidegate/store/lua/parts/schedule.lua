@@ -41,7 +41,7 @@ function schedule.next_change()
   add_first(changes, key.last_events(''), config.idle_timeout_ms)
   add_first(changes, key.last_seen, config.query_timeout_ms)
   add_first(changes, key.open_batches, config.max_batch_hold_ms)
-  if not state.changes.is_plain then add_first(changes, key.hold_expiry, -job.unattended) end
+  if not state.changes.is_plain then add_first(changes, key.hold_expiry, 0) end
   if config.has_clock_driven then clock_driven_changes(changes) end
   if config.max_retention_ms then changes[#changes + 1] = retention_change() end
   if #changes == 0 then return nil end

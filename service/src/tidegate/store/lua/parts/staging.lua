@@ -64,7 +64,7 @@ local function columns_of(by_partition)
   return columns
 end
 
--- Join the reports of a query: members with their highest max_event_times and watermarks (columns, false: none), rows and
+-- Join the reports of a query: members with their highest max_event_times and watermarks (columns, false: none); rows and
 -- future_rows (for each partition, a list of members and a list of values), delayed and delays (columns, with a member for
 -- each partition), and count (the number of values in rows).
 local function join(query)
@@ -82,8 +82,8 @@ local function join(query)
     joined.count = joined.count + set_each(rows, report.partition, report.counted, report.rows)
     set_each(future_rows, report.partition, report.counted, report.future_rows)
     set_each(delays, report.partition, report.delayed, report.delays)
-    for _, member in ipairs(report.members) do
-      if not is_listed[member] and (event_times[member] or watermarks[member]) then
+    for _, member in ipairs(report.counted) do
+      if not is_listed[member] then
         is_listed[member], joined.members[#joined.members + 1] = true, member
       end
     end

@@ -2,8 +2,9 @@
 -- The data of a job, read once and written once, and its configuration (tidegate.store.compiled).
 --
 -- job has numbers and texts, which are stored together as one packed field. job.now is the processing time of the last
--- command. job.unattended is the total time in which no coordinator evaluated the job. job.observed_now is the observed
--- time of the job, job.now - job.unattended. Limits on silence are in observed time.
+-- command. job.unattended is the total time in which no coordinator ran, since the job was created. job.outages is the
+-- same since the bucket was created, as of the last command. job.observed_now is the observed time of the job,
+-- job.now - job.unattended. Limits on silence are in observed time.
 --
 -- changes describes the current command: command (its name), argument (its packed args), before (C and W before it),
 -- passed (members that a limit let C pass), is_recorded (the journal has a new record), is_plain (see
@@ -90,7 +91,7 @@ end
 -- Start a job without any state, in a new incarnation.
 function state.start(incarnation, epoch, now)
   local unattended = job.unattended or 0
-  replace(job, {incarnation = incarnation, state_epoch = epoch, now = now, unattended = unattended,
+  replace(job, {incarnation = incarnation, outages = job.outages, state_epoch = epoch, now = now, unattended = unattended,
     observed_now = now - unattended, coalesced_watermark_since = now, watermark_since = now, evaluations = 0,
     lowest_clock_driven = math.huge, scheduled = job.scheduled, emissions = job.emissions, throttled = job.throttled,
     last_contact = job.last_contact, revision = job.revision})

@@ -34,6 +34,15 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
+        "lua-outage-is-silence",
+        "The time without a coordinator counts towards the limits of a job.",
+        Guarantee.IDLENESS,
+        f"{LUA}/parts/clock.lua",
+        "total = total + gap",
+        "total = total",
+        ("tests/store/test_outages.py::test_an_outage_counts_towards_no_limit",),
+    ),
+    Mutant(
         "lua-incarnation-repeats",
         "After a tombstone has expired, a new job of the name starts in the incarnation of the deleted one.",
         Guarantee.MONOTONE,

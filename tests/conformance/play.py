@@ -133,9 +133,10 @@ def _event_time_mapper(trace: Trace, side: Side) -> Player:
     )
     partitions: list[str] = []
     made = 0
+    is_said_idle = False
 
     def step(operation: Json) -> Json:
-        nonlocal made
+        nonlocal made, is_said_idle
         now_ms = operation["at_ms"]
         match operation["op"]:
             case "add_partitions":
@@ -144,7 +145,8 @@ def _event_time_mapper(trace: Trace, side: Side) -> Player:
                 partitions.extend(fresh)
                 rig.declare(fresh, top, now_ms)
             case "remove_partition":
-                rig.evict(partitions.pop(operation["partition"]), now_ms)
+                # In the reference, a removed partition still counts towards the max watermark, like a done substream.
+                rig.done(partitions.pop(operation["partition"]), now_ms)
             case "event":
                 rig.report({partitions[operation["partition"]]: operation["ts"]}, {}, now_ms)
             case "poll":
@@ -154,8 +156,12 @@ def _event_time_mapper(trace: Trace, side: Side) -> Player:
             case "snapshot":
                 found = rig.watermarks(now_ms)
                 return {"watermarks": [found[name] for name in partitions]}
+        items = rig.items()
+        is_said_idle = rig.said_idle or (is_said_idle and not partitions)
+        if not partitions and not is_said_idle and rig.is_all_idle(now_ms):
+            items, is_said_idle = [*items, "idle"], True  # a job whose substreams are all done says nothing
         # A frame size of 0 suppresses all watermarks. Jobs have no such throttle.
-        return {"emit": [item for item in rig.items() if size or item == "idle"]}
+        return {"emit": [item for item in items if size or item == "idle"]}
 
     return step
 

@@ -27,13 +27,18 @@ class Rig(Protocol):
     def restore(self, name: str, watermark: int | None, now_ms: int) -> None: ...
     def idle(self, name: str, now_ms: int) -> None: ...
     def done(self, name: str, now_ms: int) -> bool: ...
-    def evict(self, name: str, now_ms: int) -> None: ...
+    def is_all_idle(self, now_ms: int) -> bool: ...
     def sweep(self, now_ms: int) -> None: ...
 
     def watermarks(self, now_ms: int) -> dict[str, int | None]: ...
 
     def items(self) -> list[Item]:
         """Return the items emitted since the last call: watermarks and ``"idle"``."""
+        ...
+
+    @property
+    def said_idle(self) -> bool:
+        """Whether no substream has counted since the last ``"idle"``."""
         ...
 
 
@@ -55,23 +60,31 @@ class Side(Protocol):
         ...
 
 
-def _items(records: Sequence[Record], before: int | None) -> tuple[list[Item], int | None]:
-    watermarks: list[Item] = []
-    idle: list[Item] = []
-    for record in records:
-        if record.kind == "all_idle":
-            idle.append("idle")
-        elif record.kind in MOVEMENTS and record.details["coalesced_watermark"] != before:
-            before = record.details["coalesced_watermark"]
-            watermarks.append(record.details["coalesced_watermark"])
-    return watermarks + idle, before
+class Items:
+    """The items of a job's records."""
+
+    def __init__(self) -> None:
+        self.before: int | None = None
+        self.said_idle = False
+
+    def of(self, records: Sequence[Record]) -> list[Item]:
+        watermarks: list[Item] = []
+        idle: list[Item] = []
+        for record in records:
+            if record.kind in ("all_idle", "not_all_idle"):
+                self.said_idle = record.kind == "all_idle"
+                idle += ["idle"] * self.said_idle
+            elif record.kind in MOVEMENTS and record.details["coalesced_watermark"] != self.before:
+                self.before = record.details["coalesced_watermark"]
+                watermarks.append(self.before)
+        return watermarks + idle
 
 
 class DomainRig:
     def __init__(self, config: JobConfig, now_ms: int) -> None:
         self.machine = JobMachine(config, now_ms, numbers=INT64)
         self.seen = self.machine.journal.written
-        self.before: int | None = None
+        self.found = Items()
 
     def report(self, tops: Values, watermarks: Values, now_ms: int) -> bool:
         return bool(self.machine.report(tops, now_ms, watermarks=watermarks).applied)
@@ -84,7 +97,7 @@ class DomainRig:
         self.machine.substreams[DIRECT, name].watermark = watermark
         lowest = [substream.watermark for substream in self.machine.substreams.values()]
         least = None if None in lowest else min(w for w in lowest if w is not None)
-        self.machine.coalesced_watermark = self.machine.watermark = self.before = least
+        self.machine.coalesced_watermark = self.machine.watermark = self.found.before = least
         self.machine.recorded = least, least
 
     def idle(self, name: str, now_ms: int) -> None:
@@ -93,8 +106,8 @@ class DomainRig:
     def done(self, name: str, now_ms: int) -> bool:
         return bool(self.machine.done(DIRECT, [name], now_ms).applied)
 
-    def evict(self, name: str, now_ms: int) -> None:
-        self.machine.evict(DIRECT, [name], now_ms)
+    def is_all_idle(self, now_ms: int) -> bool:
+        return self.machine.summary().all_idle
 
     def sweep(self, now_ms: int) -> None:
         self.machine.sweep(now_ms)
@@ -105,8 +118,11 @@ class DomainRig:
     def items(self) -> list[Item]:
         fresh = list(self.machine.journal)[len(self.machine.journal) - (self.machine.journal.written - self.seen) :]
         self.seen = self.machine.journal.written
-        items, self.before = _items(fresh, self.before)
-        return items
+        return self.found.of(fresh)
+
+    @property
+    def said_idle(self) -> bool:
+        return self.found.said_idle
 
 
 class DomainSide:
@@ -126,7 +142,7 @@ class StoreRig:
         self.driver, self.job = driver, job
         self.store = driver.store
         self.driver(self.store.configure(job, config, {}, None, now_ms=now_ms))
-        self.before: int | None = None
+        self.found = Items()
         self.seen = "-"
         self.items()
 
@@ -148,8 +164,8 @@ class StoreRig:
     def done(self, name: str, now_ms: int) -> bool:
         return self._do(self.store.actions.done(self.job, DIRECT, [name], now_ms=now_ms)).applied
 
-    def evict(self, name: str, now_ms: int) -> None:
-        self._do(self.store.actions.evict(self.job, DIRECT, [name], now_ms=now_ms))
+    def is_all_idle(self, now_ms: int) -> bool:
+        return self.driver(self.store.reads.status(self.job, now_ms=now_ms)).summary.all_idle
 
     def sweep(self, now_ms: int) -> None:
         self.driver(self.store.sweep(self.job, now_ms=now_ms))
@@ -161,8 +177,11 @@ class StoreRig:
     def items(self) -> list[Item]:
         fresh = self.driver(records(self.store, self.job, after=self.seen))
         self.seen = fresh[-1][0] if fresh else self.seen
-        items, self.before = _items([record for _, record in fresh], self.before)
-        return items
+        return self.found.of([record for _, record in fresh])
+
+    @property
+    def said_idle(self) -> bool:
+        return self.found.said_idle
 
     def _do(self, command: Any) -> CommandResult:
         effect: CommandResult = self.driver(command)

@@ -65,13 +65,30 @@ def test_actions_on_substreams_are_all_or_nothing() -> None:
     assert [row.state for row in job.substream_table(0)] == ["active", "done"]
 
 
-def test_the_max_watermark_includes_evicted_substreams() -> None:
-    """When all other substreams are idle, the watermark rises to the max watermark."""
-    job = machine(idle_timeout_ms=10)
+@pytest.mark.parametrize("removal", ["evict", "retire"])
+def test_what_is_removed_leaves_no_trace(removal: str) -> None:
+    """A device 23 hours fast must not move the watermark after its eviction, by any rule."""
+    job = machine(idle_timeout_ms=1000, max_retention_ms=160)
     job.report({"a": 100, "b": 10}, 0)
-    job.evict(DIRECT, ["a"], 1)
-    assert watermark(job) == 10
-    assert job.sweep(10).watermark == 100
+    batch(job, RUN, 0, {"fast": 80_000}, 0)
+    if removal == "evict":
+        job.evict(RUN.query, ["fast"], 1)
+    else:
+        job.retire(RUN.query, None, 1)
+    summary = job.summary()
+    assert (summary.max_watermark, summary.max_event_time) == (100, 100)
+    assert job.sweep(161).watermark == 10  # the history of the max watermark began anew
+    assert job.sweep(321).watermark == 100
+    assert job.sweep(1000).watermark == 100
+    assert job.complete(1001).state.watermark == 101
+
+
+def test_an_eviction_of_a_slow_substream_keeps_the_history() -> None:
+    """Retention must not start anew with each eviction."""
+    job = machine(max_retention_ms=160)
+    job.report({"a": 100, "b": 10, "slow": 20}, 0)
+    job.evict(DIRECT, ["slow"], 80)
+    assert job.sweep(160).watermark == 100
 
 
 def test_a_hold_limits_the_coalesced_watermark_to_the_frame_below_it() -> None:
@@ -251,10 +268,11 @@ def test_a_known_pin_holds_during_the_implied_commit_of_the_batch_before() -> No
 
 
 def test_the_end_of_input_is_above_every_event_time() -> None:
-    """The evicted substream had the max event time, and its last window must close."""
+    """The done substream had the max event time, and its last window must close. An evicted one does not count."""
     job = machine(throttle=FrameThrottle(100, 100))
-    job.report({"a": 1000, "b": 2050}, 0)
-    job.evict(DIRECT, ["b"], 1)
+    job.report({"a": 1000, "b": 2050, "c": 3050}, 0)
+    job.done(DIRECT, ["b"], 1)
+    job.evict(DIRECT, ["c"], 1)
     assert job.summary().max_event_time == 2050
     assert job.complete(2).state.watermark == 2100
 

@@ -2663,6 +2663,7 @@ end)()
 local substreams = (function()
 -- Steps of the commands that change the set of substreams.
 local job, config = state.job, state.config
+local number, highest, above = values.number, values.highest, values.above
 local substreams = {}
 
 substreams.ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future',
@@ -2674,9 +2675,37 @@ function substreams.check_known(query, members)
   if #unknown > 0 then values.refuse('substream_not_found', {query = query, substreams = unknown}) end
 end
 
+-- Return the watermark of each member, or false.
+local function watermarks_of(members)
+  local active, frozen, driven, found = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}, {}
+  for i, member in ipairs(members) do
+    if active[i] or frozen[i] then
+      found[i] = number(active[i] or frozen[i]) or false
+    else
+      driven[#driven + 1] = member
+      found[i] = false
+    end
+  end
+  for at, packed in ipairs(bulk.hmget(key.clock_driven, driven)) do
+    if packed then
+      driven[driven[at]] = clock_driven.own_watermark(clock_driven.read(packed), policy.of(driven[at]))
+    end
+  end
+  for i, member in ipairs(members) do found[i] = found[i] or driven[member] or false end
+  return found
+end
+
+-- Return the highest watermark and the highest max event time of members, and of two earlier results.
+local function highest_of(members, watermark, event_time)
+  for _, value in ipairs(watermarks_of(members)) do watermark = highest(value or nil, watermark) end
+  for _, value in ipairs(max_event_times.of(members)) do event_time = highest(value or nil, event_time) end
+  return watermark, event_time
+end
+
 -- Remove known members of a query, in any state.
 function substreams.forget(query, members)
   if #members == 0 then return end
+  local watermark, event_time = highest_of(members)
   for _, name in ipairs({key.max_event_times, key.active, key.frozen, key.done, key.forced_idle, key.since,
     key.last_events(query), key.idle(query)}) do
     bulk.zrem(name, members)
@@ -2687,6 +2716,16 @@ function substreams.forget(query, members)
     local fields = {}
     for i, member in ipairs(members) do fields[i] = class .. ' ' .. member end
     bulk.hdel(key.rows, fields)
+  end
+  local left_watermark, left_event_time = highest_of(membership.all())
+  if event_time and event_time == job.max_event_time then job.max_event_time = left_event_time end
+  if watermark and not above(job.max_watermark, watermark) then
+    if above(job.max_watermark, left_watermark) then job.max_watermark = left_watermark end
+    local latest = highest(job.max_watermark, job.coalesced_watermark)
+    if above(job.merged_highest, latest) then job.merged_highest = latest end
+  end
+  for i, cell in ipairs(watermark and job.retention and job.retention.cells or {}) do
+    if cell and cell <= watermark then job.retention.cells[i] = false end
   end
 end
 

@@ -81,9 +81,7 @@ def add_substream(job: JobState, query: str, name: str, policy: Policy | None = 
     return added
 
 
-def observe(
-    job: JobState, query: str, names: Iterable[str], max_event_times: Values, watermarks: Values
-) -> bool:
+def observe(job: JobState, query: str, names: Iterable[str], max_event_times: Values, watermarks: Values) -> bool:
     """Apply event times and watermarks to the substreams of a query; return whether any value had an effect.
 
     The job adds unknown substreams with values. Done substreams do not change. All other substreams in ``names`` are

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from tidegate.domain.errors import SubstreamNotFound
 from tidegate.domain.journal import AuditInfo, Kind, named
 from tidegate.domain.names import PLACEHOLDER, SubstreamKey, member
+from tidegate.domain.numbers import above, highest
 from tidegate.domain.observation import add_substream
 from tidegate.domain.policy import Reported
-from tidegate.domain.state import JobState
+from tidegate.domain.state import JobState, Substream
 
 
 def check_known(job: JobState, query: str, names: Iterable[str]) -> None:
@@ -19,10 +20,30 @@ def check_known(job: JobState, query: str, names: Iterable[str]) -> None:
 
 def forget(job: JobState, keys: Sequence[SubstreamKey]) -> None:
     """Remove substreams with their counts and delays. The totals of the job still contain their rows."""
+    removed = [job.substreams.pop(key) for key in keys]
+    _lower_maxima(job, removed)
     for key in keys:
-        del job.substreams[key]
         for table in (job.counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):
             table.pop(key, None)
+
+
+def _lower_maxima(job: JobState, removed: Iterable[Substream]) -> None:
+    """Let the maxima of a job be those of the remaining substreams, so that the removed ones never move it again."""
+    event_time = highest(None, *(substream.max_event_time for substream in removed))
+    watermark = highest(None, *(substream.watermark for substream in removed))
+    remaining = job.substreams.values()
+    if event_time is not None and event_time == job.max_event_time:
+        job.max_event_time = highest(None, *(substream.max_event_time for substream in remaining))
+    if watermark is None:
+        return
+    if not above(job.max_watermark, watermark):
+        left = highest(None, *(substream.watermark for substream in remaining))
+        job.max_watermark = left if above(job.max_watermark, left) else job.max_watermark
+        latest = highest(job.max_watermark, job.coalesced_watermark)
+        job.merged_highest = latest if above(job.merged_highest, latest) else job.merged_highest
+    if job.retention is not None:
+        # A cell up to this watermark may be of a removed substream. Without the cell, retention acts later.
+        job.retention.cells = [cell if above(cell, watermark) else None for cell in job.retention.cells]
 
 
 def expect_queries(job: JobState) -> None:

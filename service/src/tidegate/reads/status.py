@@ -75,9 +75,11 @@ class JobStatus(WatermarkState):
     config: JobConfig = Field(description="Configuration of the job.")
     revision: int = Field(description="Revision of the configuration.", examples=[1])
     created_ms: int = Field(description="Processing time at which the job was created.", examples=[1357527600000])
-    max_event_time: int | None = Field(description="Highest event time of the job.", examples=[1357556400000])
+    max_event_time: int | None = Field(
+        description="Highest event time of the job's substreams, including done ones.", examples=[1357556400000]
+    )
     max_watermark: int | None = Field(
-        description="Highest substream watermark that ever counted.", examples=[1357554600000]
+        description="Highest watermark of the job's substreams, including done ones.", examples=[1357554600000]
     )
     substreams: SubstreamCounts = Field(description="Numbers of substreams by state.")
     rows: RowCounts = Field(description="Numbers of committed rows by row class.")

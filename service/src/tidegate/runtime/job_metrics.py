@@ -21,7 +21,7 @@ _GAUGES: dict[str, tuple[str, Value]] = {
     "coalesced_watermark_timestamp_seconds": ("Coalesced watermark", lambda s: _seconds(s.state.coalesced_watermark)),
     "max_event_timestamp_seconds": ("Highest event time", lambda s: _seconds(s.summary.max_event_time)),
     "max_watermark_timestamp_seconds": (
-        "Highest substream watermark that ever counted",
+        "Highest watermark of the job's substreams",
         lambda s: _seconds(s.summary.max_watermark),
     ),
     "clock_timestamp_seconds": ("Current processing time, by the clock of Redis", lambda s: _seconds(s.state.now_ms)),

@@ -77,7 +77,10 @@ JOB_KEYS = (
     Key("next_change", "zset of the active clock-driven substreams: member -> observed time of the next change"),
     Key("frozen", "zset of the idle and done substreams: member -> watermark (-inf: none)"),
     Key("since", "zset of the substreams whose state has changed: member -> processing time of the last change"),
-    Key("forced_idle", "zset of the substreams that are idle for a reason other than silence: member -> 1 (operator), 0 (query timeout)"),
+    Key(
+        "forced_idle",
+        "zset of the substreams that are idle for a reason other than silence: member -> 1 (action), 0 (query timeout)",
+    ),
     Key("done", "zset of the done substreams: member -> observed time of the last event"),
     Key("rows", "hash: '<class> <member>' -> rows"),
     Key("missing_queries", "set of the expected queries without substreams"),

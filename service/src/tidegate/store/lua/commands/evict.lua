@@ -12,10 +12,12 @@ return steps.run({
   function(record)
     return substreams.each(record, function(piece)
       local known = membership.split(piece.members)
+      substreams.note_removed(record, known)
       substreams.forget(args.query, known)
       journal.add(record.evicted, known)
     end)
   end,
+  substreams.lower_maxima,
   function(record)
     if record.evicted.count > 0 then journal.write_action('evict', args.query, record.evicted) end
     evaluate.evaluate(true)

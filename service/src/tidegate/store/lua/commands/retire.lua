@@ -69,6 +69,7 @@ local function remove(record, members)
     end
     if #from > 0 then hand_over(from, to, (clock.observed_time(successor))) end
   end
+  substreams.note_removed(record, members)
   substreams.forget(name, members)
   journal.add(record.removed, members)
   return #members
@@ -119,6 +120,7 @@ return steps.run({
   function(record)
     return steps.each(record, {key.done}, function(members) return remove(record, substreams.of_query(name, members)) end)
   end,
+  substreams.lower_maxima,
   function(record)
     journal.write_action(successor and 'hand_over' or 'retire', name, record.removed, 'successor', successor)
     evaluate.evaluate(true)

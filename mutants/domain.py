@@ -108,6 +108,15 @@ MUTANTS = (
         ("tests/domain/test_limits.py",),
     ),
     Mutant(
+        "domain-idle-without-clock",
+        "The watermark of the Python machine stops while all substreams are idle, also if it follows the clock.",
+        Guarantee.LIVE,
+        f"{DOMAIN}/state.py",
+        "follows = substream.policy.follows_clock and not self.config.freezes_idle",
+        "follows = False",
+        ("tests/domain/test_more_limits.py",),
+    ),
+    Mutant(
         "domain-evicted-leaves-a-trace",
         "An evicted substream still moves the watermark of the Python machine, for instance when all others are idle.",
         Guarantee.SAFE,

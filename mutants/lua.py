@@ -34,6 +34,15 @@ MUTANTS = (
         EACH,
     ),
     Mutant(
+        "lua-idle-without-clock",
+        "The watermark stops while all substreams are idle, though their policies follow the clock.",
+        Guarantee.LIVE,
+        f"{LUA}/parts/advancing.lua",
+        "return lowest, math.max(top, top_of_idle)",
+        "return lowest, top",
+        ("tests/store/test_clocked.py",),
+    ),
+    Mutant(
         "lua-outage-is-silence",
         "The time without a coordinator counts towards the limits of a job.",
         Guarantee.IDLENESS,

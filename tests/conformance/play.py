@@ -129,7 +129,8 @@ def _event_time_mapper(trace: Trace, side: Side) -> Player:
     rules, top = policy(config["policy"])
     throttle: Throttle = FrameThrottle(size, size, config["throttle_frame_offset"]) if size else NoThrottle()
     rig = side.rig(
-        JobConfig(rules, throttle, idle_timeout_ms=config["idle_timeout_ms"] or None), trace.steps[0]["at_ms"]
+        JobConfig(rules, throttle, idle_timeout_ms=config["idle_timeout_ms"] or None, freezes_idle=True),
+        trace.steps[0]["at_ms"],
     )
     partitions: list[str] = []
     made = 0

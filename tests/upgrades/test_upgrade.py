@@ -71,7 +71,7 @@ def test_the_schema_is_stored_with_each_job(start: Start, redis: RedisServer) ->
     _, previous = start(PREVIOUS)
     job = create(previous, "job")
     report(previous, job, {"HNL": 100})
-    assert redis.redis.hget(job_key(job), "schema") is None
+    redis.redis.hdel(job_key(job), "schema")
     _, http = start()
     report(http, job, {"HNL": 200})
     assert redis.redis.hget(job_key(job), "schema") == str(SCHEMA)

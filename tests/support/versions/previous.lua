@@ -1,5 +1,5 @@
-#!lua name=tidegate_59fcc3510505d125
-local key = {wake = 'tidegate:wake:', of_job = {'max_event_times', 'active', 'clock_driven', 'constant', 'advancing', 'next_change', 'frozen', 'since', 'forced_idle', 'done', 'rows', 'missing_queries', 'last_seen', 'delays', 'learned_lags', 'hours', 'queries', 'query_names', 'open_batches', 'open_pins', 'holds', 'hold_expiry', 'hold_reasons'}, of_query = {'last_events', 'idle', 'query', 'pinned_watermarks', 'pinned_batches', 'fenced_runs', 'staged'}}
+#!lua name=tidegate_30585e3d2c589d78
+local key = {wake = 'tidegate:wake:', of_job = {'max_event_times', 'active', 'clock_driven', 'constant', 'advancing', 'next_change', 'idle_constant', 'idle_advancing', 'idle_lagged', 'frozen', 'since', 'forced_idle', 'done', 'rows', 'missing_queries', 'last_seen', 'delays', 'learned_lags', 'hours', 'queries', 'query_names', 'open_batches', 'open_pins', 'holds', 'hold_expiry', 'hold_reasons', 'columns'}, of_query = {'last_events', 'idle', 'query', 'pinned_watermarks', 'pinned_batches', 'fenced_runs', 'staged', 'coming'}}
 function key.timeline(interval) return key.job .. ':timeline:' .. interval end
 function key.lagged(limit) return key.job .. ':lagged:' .. limit end
 function key.last_events(query) return key.job .. ':last_events:' .. query end
@@ -9,16 +9,22 @@ function key.pinned_watermarks(query) return key.job .. ':pinned_watermarks:' ..
 function key.pinned_batches(query) return key.job .. ':pinned_batches:' .. query end
 function key.fenced_runs(query) return key.job .. ':fenced_runs:' .. query end
 function key.staged(query) return key.job .. ':staged:' .. query end
+function key.coming(query) return key.job .. ':coming:' .. query end
+function key.pieces(call) return key.job .. ':pieces:' .. call end
 function key.hour_rows(hour) return key.job .. ':hour_rows:' .. hour end
 function key.hour_late(hour) return key.job .. ':hour_late:' .. hour end
 function key.enter(keys)
 if keys[1] == key.job then return end
-key.job, key.sweeps, key.jobs = keys[1], keys[2], keys[3]
+key.job, key.sweeps, key.jobs, key.deleted, key.incarnation, key.attendance = unpack(keys, 1, 6)
 key.name = string.match(keys[1], '{(.*)}$') or string.match(keys[1], '}/(.*)$')
 key.journal = key.job .. ':journal'
 for _, name in ipairs(key.of_job) do key[name] = key.job .. ':' .. name end
 end
-local constants = {RECORDS_KEPT = 10000, RECORDS_KEPT_MS = 604800000, NAMES_KEPT = 20, HOUR = 3600000, HOURS_KEPT = 168, ENTRIES_KEPT = 50000, PINNED_WATERMARKS_KEPT = 100, TOUCH_MS = 5000, SAMPLE_INTERVALS_MS = {15000, 300000}, SAMPLES_KEPT = {240, 288}, LIMITS = {'idle_timeout_ms', 'max_retention_ms', 'query_timeout_ms', 'max_batch_hold_ms', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, POLICY_LIMITS = {'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, ROW = 1000, MAX_WEIGHT = 10000000000000, MAX_BUCKETS = 640, STEPS = 8, HIGHEST_BUCKET = 1838, GAMMA = 1.02020202020202, DECAY = {1.0, 0.9170040432046712, 0.8408964152537145, 0.7711054127039704, 0.7071067811865476, 0.6484197773255048, 0.5946035575013605, 0.5452538663326288}, ROWS_BEYOND = 10, SURPRISE = 3.0, MARGIN = 0.5, MAX_WIDENING = 4, NARROWING = 4, MAX_STEPS = 64}
+function key.job_named(name)
+local suffix = string.sub(key.job, -1) == '}' and '}' or ''
+return string.sub(key.job, 1, #key.job - #key.name - #suffix) .. name .. suffix
+end
+local constants = {SCHEMA = 1, SCHEMA_IN_STEPS = 1.5, STEP = 250, ENTRIES = 1000, PIECE = 500, PIECES_KEPT_MS = 600000, RECORDS_KEPT = 10000, RECORDS_KEPT_MS = 604800000, NAMES_KEPT = 20, HOUR = 3600000, HOURS_KEPT = 168, ENTRIES_KEPT = 50000, PINNED_WATERMARKS_KEPT = 100, TOUCH_MS = 5000, TOMBSTONE_KEPT_MS = 604800000, SAMPLE_INTERVALS_MS = {15000, 300000}, SAMPLES_KEPT = {240, 288}, LIMITS = {'idle_timeout_ms', 'max_retention_ms', 'query_timeout_ms', 'max_batch_hold_ms', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, POLICY_LIMITS = {'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, ROW = 1000, MAX_WEIGHT = 10000000000000, MAX_BUCKETS = 640, STEPS = 8, HIGHEST_BUCKET = 1838, GAMMA = 1.02020202020202, DECAY = {1.0, 0.9170040432046712, 0.8408964152537145, 0.7711054127039704, 0.7071067811865476, 0.6484197773255048, 0.5946035575013605, 0.5452538663326288}, ROWS_BEYOND = 10, SURPRISE = 3.0, MARGIN = 0.5, MAX_WIDENING = 4, NARROWING = 4, MAX_STEPS = 64}
 local args
 local function create()
 local values = (function()
@@ -98,16 +104,19 @@ local state = (function()
 -- The data of a job, read once and written once, and its configuration (tidegate.store.compiled).
 --
 -- job has numbers and texts, which are stored together as one packed field. job.now is the processing time of the last
--- command. job.unattended is the total time in which no coordinator evaluated the job. job.observed_now is the observed
--- time of the job, job.now - job.unattended. Limits on silence are in observed time.
+-- command. job.unattended is the total time in which no coordinator ran, since the job was created. job.outages is the
+-- same since the bucket was created, as of the last command. job.observed_now is the observed time of the job,
+-- job.now - job.unattended. Limits on silence are in observed time.
 --
--- changes describes the current command: before (C and W before it), passed (members that a limit let C pass), is_recorded
--- (the journal has a new record), is_plain (see state.look_for_rare_sets), raised (see target_completeness.raise), known
--- (see observation.known), outage and previous_now (see clock.advance), held_by (the holder of W), queries and stored_queries (see
--- parts/queries).
+-- changes describes the current command: command (its name), argument (its packed args), before (C and W before it),
+-- passed (members that a limit let C pass), is_recorded (the journal has a new record), is_plain (see
+-- state.look_for_rare_sets), raised (see target_completeness.raise), known (see observation.known), outage and previous_now
+-- (see clock.advance), held_by (the holder of W), queries and stored_queries (see parts/queries), made_idle (number of
+-- substreams that became idle), is_unfinished (see parts/evaluate), is_step (the command may read a job in steps).
 local state = {job = {}, config = {}, changes = {}}
 local job, config = state.job, state.config
 local stored  -- the packed text of the job, as read
+local stored_schema  -- the schema of the job, as read
 local decoded, decoded_bytes, MAX_DECODED_BYTES = {}, 0, 2^21  -- bounded, because maxmemory does not count these tables
 local in_force  -- the entry of decoded from which config was copied
 
@@ -124,16 +133,23 @@ local function decode(compiled)
   return found
 end
 
--- Read the configuration from its stored text. The decoded configurations of the last jobs stay in memory.
-function state.configure(compiled)
+-- Return the configuration in a stored text. The decoded configurations of the last jobs stay in memory; do not change
+-- them.
+function state.decoded(compiled)
   if not decoded[compiled] then
     if decoded_bytes + #compiled > MAX_DECODED_BYTES then decoded, decoded_bytes = {}, 0 end
     decoded[compiled], decoded_bytes = decode(compiled), decoded_bytes + #compiled
   end
-  if in_force == decoded[compiled] then return end
+  return decoded[compiled]
+end
+
+-- Read the configuration of the job from its stored text.
+function state.configure(compiled)
+  local found = state.decoded(compiled)
+  if in_force == found then return end
   in_force = nil  -- in case the server ends the function before the copy is complete
-  replace(config, decoded[compiled])
-  in_force = decoded[compiled]
+  replace(config, found)
+  in_force = found
 end
 
 -- Make the next call read the configuration, even if its text is unchanged. A command that changes config calls this.
@@ -141,12 +157,29 @@ function state.forget_config()
   in_force = nil
 end
 
--- Read the job; return 'live', 'deleted', or nil if it was never created.
+local function load_fields(kind, compiled)
+  local fields = stored and cmsgpack.unpack(stored) or {}
+  assert(not kind or fields.incarnation)
+  replace(job, fields)
+  if kind == 'live' then state.configure(compiled) end
+end
+
+-- Read the job; return 'live', 'deleted', or nil if it does not exist. Refuse a job that a newer version has written,
+-- whose hash is damaged, or that another command is changing in steps.
 function state.read()
-  local found = redis.call('HMGET', key.job, 'state', 'compiled_config', 'scalars')
-  stored = found[3]
-  replace(job, stored and cmsgpack.unpack(stored) or {})
-  if found[1] == 'live' then state.configure(found[2]) end
+  local found = redis.pcall('HMGET', key.job, 'state', 'compiled_config', 'scalars', 'schema')
+  if found.err then
+    if string.find(found.err, '^WRONGTYPE') then values.refuse('state_damaged') end
+    error(found)
+  end
+  local schema = tonumber(found[4])
+  if schema and schema > constants.SCHEMA_IN_STEPS then
+    values.refuse('state_too_new', {schema = schema, supported = constants.SCHEMA})
+  end
+  stored, stored_schema = found[3], schema
+  local is_sound = pcall(load_fields, found[1], found[2])
+  if not is_sound then values.refuse('state_damaged') end
+  if job.steps and not state.changes.is_step then values.refuse('job_busy', {steps = job.steps.id}) end
   return found[1] or nil
 end
 
@@ -160,7 +193,7 @@ end
 -- Start a job without any state, in a new incarnation.
 function state.start(incarnation, epoch, now)
   local unattended = job.unattended or 0
-  replace(job, {incarnation = incarnation, state_epoch = epoch, now = now, unattended = unattended,
+  replace(job, {incarnation = incarnation, outages = job.outages, state_epoch = epoch, now = now, unattended = unattended,
     observed_now = now - unattended, coalesced_watermark_since = now, watermark_since = now, evaluations = 0,
     lowest_clock_driven = math.huge, scheduled = job.scheduled, emissions = job.emissions, throttled = job.throttled,
     last_contact = job.last_contact, revision = job.revision})
@@ -168,7 +201,8 @@ end
 
 -- Write the job, if it has changed.
 function state.save()
-  local packed = cmsgpack.pack(job)
+  local packed, schema = cmsgpack.pack(job), job.steps and constants.SCHEMA_IN_STEPS or constants.SCHEMA
+  if schema ~= stored_schema then redis.call('HSET', key.job, 'schema', schema) end
   if packed ~= stored then redis.call('HSET', key.job, 'scalars', packed) end
 end
 
@@ -180,19 +214,163 @@ function state.check_version(version)
   end
 end
 
--- Replace the job by a tombstone.
-function state.delete()
-  redis.call('DEL', key.job)
-  redis.call('HSET', key.job, 'state', 'deleted', 'deleted', job.now, 'scalars',
-    cmsgpack.pack({incarnation = job.incarnation}))
+-- Let the tombstone of a job expire. Keep the number of tombstones.
+function state.expire_tombstone(deleted, kept)
+  local highest = tonumber(redis.call('GET', key.incarnation)) or 0
+  redis.call('SET', key.incarnation, math.max(job.incarnation, highest))
+  redis.call('PEXPIRE', key.job, constants.TOMBSTONE_KEPT_MS, 'NX')
+  redis.call('ZADD', key.deleted, deleted, key.name)
+  local expired = deleted - constants.TOMBSTONE_KEPT_MS
+  for _, name in ipairs(redis.call('ZRANGE', key.deleted, '-inf', expired, 'BYSCORE', 'LIMIT', 0, 100)) do
+    redis.call('ZREM', key.deleted, name)
+  end
+  for _, name in ipairs(redis.call('ZRANGE', key.deleted, 0, -kept - 1)) do
+    local oldest = key.job_named(name)
+    if redis.pcall('HGET', oldest, 'state') == 'deleted' then redis.call('UNLINK', oldest) end
+    redis.call('ZREM', key.deleted, name)
+  end
+  redis.call('PEXPIRE', key.deleted, constants.TOMBSTONE_KEPT_MS)
 end
 
--- Clear the values that describe the previous command.
-function state.forget()
-  state.changes = {passed = {}, raised = {}, known = {}, queries = {}, stored_queries = {}}
+-- Replace the job by a tombstone.
+function state.delete(kept)
+  redis.call('UNLINK', key.job)
+  redis.call('HSET', key.job, 'state', 'deleted', 'deleted', job.now, 'schema', constants.SCHEMA, 'scalars',
+    cmsgpack.pack({incarnation = job.incarnation}))
+  state.expire_tombstone(job.now, kept)
+end
+
+-- Clear the values that describe the previous command. argument: the packed args of this command.
+function state.forget(command, argument)
+  state.changes = {command = command, argument = argument, made_idle = 0, passed = {}, raised = {}, known = {},
+    queries = {}, stored_queries = {}}
 end
 
 return state
+end)()
+local queries = (function()
+-- The queries of a job: run, latest batch and idle clock. Each query is stored as one packed text, which a command reads
+-- and writes at most once. run_id is nil if the query has made no call and was not retired.
+local queries = {}
+
+-- Return a query. reply.finish stores the changes of its fields. The query may be unknown.
+function queries.get(name)
+  local loaded, stored = state.changes.queries, state.changes.stored_queries
+  if not loaded[name] then
+    local packed = redis.call('GET', key.query(name))
+    loaded[name] = packed and cmsgpack.unpack(packed) or {name = name, waited = 0, outage = 0}
+    stored[name] = cmsgpack.pack(loaded[name])  -- packed anew, because the order of the fields in a text may vary
+  end
+  return loaded[name]
+end
+
+-- Write the queries that have changed.
+function queries.save()
+  for name, query in pairs(state.changes.queries) do
+    local packed = cmsgpack.pack(query)
+    if packed ~= state.changes.stored_queries[name] then redis.call('SET', key.query(name), packed) end
+  end
+end
+
+-- Ignore the changes of all queries, which were removed.
+function queries.forget()
+  state.changes.queries, state.changes.stored_queries = {}, {}
+end
+
+return queries
+end)()
+local clock = (function()
+-- The clock of a job, which never goes back. Observed time excludes outages: the time in which no coordinator ran.
+--
+-- Each command shows that a coordinator runs, and so does the sweeper of each coordinator (commands/attend). A gap between
+-- two of them that is longer than args.unattended_after_ms is an outage of all jobs of the bucket.
+local refuse = values.refuse
+local job = state.job
+local clock = {}
+local ATTENDED_EACH_MS = 250  -- so that most commands do not write it
+
+-- Return the processing time of this command: the time of the Redis server, unless a test sets one. Refuse a time after
+-- args.latest_now_ms.
+function clock.now()
+  local now = args.now_ms
+  if not now then
+    local time = redis.call('TIME')
+    now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  if args.latest_now_ms and now > args.latest_now_ms then refuse('clock_jumped', {now_ms = now}) end
+  return now
+end
+
+-- Record that a coordinator runs, and return the total duration of the outages of the bucket. A read records nothing.
+function clock.attend(now)
+  local found = redis.call('HMGET', key.attendance, 'until', 'unattended')
+  local attended, total = tonumber(found[1] or nil), tonumber(found[2] or 0)
+  if not args.unattended_after_ms then return total end
+  local gap = attended and now - attended or math.huge
+  if attended and gap > args.unattended_after_ms then
+    total = total + gap
+    redis.call('HSET', key.attendance, 'until', now, 'unattended', total)
+  elseif gap >= ATTENDED_EACH_MS then
+    redis.call('HSET', key.attendance, 'until', now)
+  end
+  return total
+end
+
+-- Return the duration of the outages since the last command of the job.
+local function outage_until(now)
+  if args.now_ms then  -- a test, whose jobs have their own times: a gap between two commands of a job is an outage
+    local gap = now - job.now
+    local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms and job.next_change
+    return is_outage and gap or 0
+  end
+  local total = clock.attend(now)
+  local outage = math.max(0, math.min(total - (job.outages or total), now - job.now))
+  job.outages = total
+  return outage
+end
+
+-- Advance the clock of the job. changes.outage: the duration of the outages that this command has detected.
+function clock.advance(now)
+  local outage = outage_until(now)
+  if outage > 0 then job.unattended, state.changes.outage = job.unattended + outage, outage end
+  state.changes.previous_now = job.now
+  job.now = math.max(now, job.now)
+  job.observed_now = job.now - job.unattended
+end
+
+-- Read the live job of a command.
+function clock.read()
+  local found = state.read()
+  if not found then refuse('job_not_found') end
+  if found == 'deleted' then refuse('job_deleted') end
+end
+
+-- Load the live job of a command and advance its clock.
+function clock.load()
+  clock.read()
+  clock.advance(clock.now())
+end
+
+-- Return the observed time of a query, and the duration of its outages. Reports without batches ('') use the observed
+-- time and the outages of the job. A late report of an outage does not move the time back.
+function clock.observed_time(query)
+  if query == '' then return job.observed_now, job.unattended end
+  local of = queries.get(query)
+  return math.max(job.now - of.outage, of.idle_clock or -math.huge), of.outage
+end
+
+-- Record how long the current run of a query has waited for the coordinator.
+function clock.add_outage(query, waited)
+  query.outage = query.outage + math.max(0, waited - query.waited)
+  query.waited = math.max(waited, query.waited)
+end
+
+-- Record that a query has processed all input up to a processing time.
+function clock.observe_until(query, time)
+  query.idle_clock = values.highest(time - query.outage, query.idle_clock)
+end
+
+return clock
 end)()
 local journal = (function()
 -- The journal of a job. See tidegate.domain.journal. Details that are nil or '' are omitted.
@@ -227,16 +405,31 @@ function journal.named(members)
   return cjson.encode(first)
 end
 
--- Record a change of some substreams of a query.
-function journal.write_substreams(kind, query, members)
-  journal.write(kind, 'query', query, 'count', #members, 'substreams', journal.named(members))
+-- Return an empty summary of members: their number and the first of them. A command in steps stores no complete list.
+function journal.summary()
+  return {count = 0, first = {}}
 end
 
--- Record an operator's command.
+-- Add members to a summary.
+function journal.add(summary, members)
+  for _, member in ipairs(members) do
+    summary.count = summary.count + 1
+    if summary.count <= constants.NAMES_KEPT then summary.first[summary.count] = member end
+  end
+end
+
+-- Record a change of some substreams of a query, with additional details. members: a list or a summary.
+function journal.write_substreams(kind, query, members, ...)
+  local count = members.count or #members
+  if count == 0 then return end
+  journal.write(kind, 'query', query, 'count', count, 'substreams', journal.named(members.first or members), ...)
+end
+
+-- Record an operator's command. members: the affected members, or a summary of them.
 function journal.write_action(action, query, members, ...)
-  local count = members and #members > 0 and #members or nil
-  journal.write('action', 'action', action, 'query', query, 'actor', args.actor, 'reason', args.reason, 'count', count,
-    'substreams', members and journal.named(members), ...)
+  local count = members and (members.count or #members) or 0
+  journal.write('action', 'action', action, 'query', query, 'actor', args.actor, 'reason', args.reason,
+    'count', count > 0 and count or nil, 'substreams', members and journal.named(members.first or members), ...)
 end
 
 -- Count one action of a limit.
@@ -279,18 +472,26 @@ function bulk.zadd_each(name, scores, members)
   bulk.zadd(name, nil, pairs_)
 end
 
-local function remove(command, name, members)
+local function change(command, name, members)
   for first = 1, #members, CHUNK do
     redis.call(command, name, unpack(members, first, math.min(first + CHUNK - 1, #members)))
   end
 end
 
+function bulk.sadd(name, members)
+  change('SADD', name, members)
+end
+
+function bulk.srem(name, members)
+  change('SREM', name, members)
+end
+
 function bulk.zrem(name, members)
-  remove('ZREM', name, members)
+  change('ZREM', name, members)
 end
 
 function bulk.hdel(name, fields)
-  remove('HDEL', name, fields)
+  change('HDEL', name, fields)
 end
 
 local function read(command, name, names)
@@ -304,6 +505,24 @@ end
 
 function bulk.zmscore(name, members)
   return read('ZMSCORE', name, members)
+end
+
+-- Return a column: 1 for each member that a set has, or else 0.
+function bulk.smismember(name, members)
+  return read('SMISMEMBER', name, members)
+end
+
+-- Move those members to another sorted set that a set has.
+function bulk.zmove(from, to, members)
+  local present, moved = {}, {}
+  for i, score in ipairs(bulk.zmscore(from, members)) do
+    if score then
+      present[#present + 1] = members[i]
+      moved[#moved + 1], moved[#moved + 2] = score, members[i]
+    end
+  end
+  bulk.zrem(from, present)
+  bulk.zadd(to, nil, moved)
 end
 
 -- Return the members with a value in a column, and the other members, both in order.
@@ -359,6 +578,9 @@ local policy = (function()
 local config = state.config
 local policy = {PLACEHOLDER = {type = 'reported', accepts_watermarks = true}}
 local SLASH = 47
+-- The policies of the last names, by the list of policies and by name. Without them, each report would match each of its
+-- names with each pattern. Their number is bounded, because maxmemory does not count this table.
+local remembered, size, MAX_REMEMBERED = {}, 0, 20000
 
 function policy.query_of(member)
   return string.sub(member, 1, string.find(member, '/', 1, true) - 1)
@@ -368,31 +590,44 @@ function policy.name_of(member)
   return string.sub(member, string.find(member, '/', 1, true) + 1)
 end
 
--- Return whether a name matches a pattern. pieces: the texts between the * of the pattern, which are searched from left
--- to right.
+-- Return whether a name matches a pattern. pieces: the texts between the * of the pattern, which are searched once, from
+-- left to right. The first place of each piece leaves the most room for the next one, so no other place is tried.
 local function matches(pieces, name)
-  local first, last = pieces[1], pieces[#pieces]
-  if #pieces == 1 then return name == first end
-  if string.sub(name, 1, #first) ~= first then return false end
+  local count = #pieces
+  local first, last = pieces[1], pieces[count]
+  if count == 1 then return name == first end
+  if last ~= '' and string.sub(name, -#last) ~= last then return false end
+  if first ~= '' and string.sub(name, 1, #first) ~= first then return false end
   local at = #first + 1
-  for i = 2, #pieces - 1 do
+  for i = 2, count - 1 do
     local from, to = string.find(name, pieces[i], at, true)
     if not from then return false end
-    if to then at = math.max(to + 1, from) end
+    at = math.max(to + 1, from)  -- an empty piece ends before it begins
   end
-  return #name - at + 1 >= #last and (last == '' or string.sub(name, -#last) == last)
+  return #name - at + 1 >= #last
+end
+
+local function first_match(policies, name)
+  for i = 2, #policies do
+    if matches(policies[i].pieces, name) then return policies[i] end
+  end
+  return policies[1]
 end
 
 -- Return the policy of a member: the first override in `policies` that matches, or else the policy of the job.
 function policy.among(policies, member)
-  local default = policies[1]
-  if #policies == 1 and string.byte(member, -1) ~= SLASH then return default end
+  if #policies == 1 and string.byte(member, -1) ~= SLASH then return policies[1] end
   local name = policy.name_of(member)
   if name == '' then return policy.PLACEHOLDER end
-  for i = 2, #policies do
-    if matches(policies[i].pieces, name) then return policies[i] end
+  local of_name = remembered[policies]
+  if of_name and of_name[name] then return of_name[name] end
+  if size >= MAX_REMEMBERED then remembered, size, of_name = {}, 0, nil end
+  if not of_name then
+    of_name = {}
+    remembered[policies] = of_name
   end
-  return default
+  of_name[name], size = first_match(policies, name), size + 1
+  return of_name[name]
 end
 
 function policy.of(member)
@@ -706,28 +941,44 @@ end
 return clock_driven
 end)()
 local advancing = (function()
--- The active substreams whose policies follow the clock, in sorted sets, so that an evaluation costs O(log n):
+-- The substreams whose policies follow the clock, in sorted sets, so that an evaluation costs O(log n):
 --
 --   key.constant    member -> watermark, while it is constant
 --   key.advancing   member -> watermark - observed time, while it advances with the clock
 --   key.next_change member -> observed time at which it starts to advance or takes its next step
 --
+-- Idle substreams follow the clock, too. They are in key.idle_constant and key.idle_advancing, and count towards the max
+-- watermark only.
+--
 -- job.lowest_clock_driven is the lowest own watermark of these substreams. An evaluation raises this value to
 -- max(lowest, min(P, cap)), where P is the lowest policy watermark. The result is exact unless a substream has left
 -- these sets. If a substream has left and the cap is below P, the evaluation polls each substream, as in
--- tidegate.domain. If job.evaluate_each is set, the next evaluation polls each substream.
+-- tidegate.domain. If job.evaluate_each is set, the next evaluation polls each substream. If there are more than
+-- bulk.CHUNK, only a sweep polls each substream, in steps. Until then, job.lowest_clock_driven stays where it is.
 local number, score, highest, above = values.number, values.score, values.highest, values.above
 local job, config = state.job, state.config
 local advancing = {}
 local MAX_CAPPED, MAX_GAPS = 16, 8
 
--- Write the state of an active substream, and add it to its sorted sets.
-function advancing.place(member, s, rule)
+-- Return the sorted sets of the active substreams, or those of the idle ones.
+local function sets_of(is_idle)
+  if is_idle then return key.idle_constant, key.idle_advancing end
+  return key.constant, key.advancing
+end
+
+-- Return a column: whether a member is idle and follows the clock.
+function advancing.idle_ones(members)
+  return bulk.zmscore(key.idle_lagged, members)
+end
+
+-- Write the state of a substream, and add it to its sorted sets.
+function advancing.place(member, s, rule, is_idle)
   clock_driven.write(member, s)
   local reading = highest(s.own, s.reached)
   local change = clock_driven.next_change(s, rule, reading)
-  redis.call('ZREM', key.advancing, member)
-  redis.call('ZADD', key.constant, score(reading), member)
+  local constant, moving = sets_of(is_idle)
+  redis.call('ZREM', moving, member)
+  redis.call('ZADD', constant, score(reading), member)
   if change then
     redis.call('ZADD', key.next_change, score(change), member)
   else
@@ -736,20 +987,30 @@ function advancing.place(member, s, rule)
 end
 
 function advancing.remove(members)
-  for _, name in ipairs({key.constant, key.advancing, key.next_change}) do bulk.zrem(name, members) end
+  for _, name in ipairs({key.constant, key.advancing, key.next_change, key.idle_constant, key.idle_advancing,
+    key.idle_lagged}) do
+    bulk.zrem(name, members)
+  end
   for _, limit in ipairs(constants.POLICY_LIMITS) do bulk.zrem(key.lagged(limit), members) end
 end
 
--- Call visit(member, s, rule, max_event_time) for each member.
+-- Call visit(member, s, rule, max_event_time, i) for each member.
 local function each(members, visit)
   local event_times, lines = bulk.zmscore(key.max_event_times, members), bulk.hmget(key.clock_driven, members)
   for i, member in ipairs(members) do
     local rule = policy.of(member)
-    visit(member, clock_driven.read(lines[i]), rule, number(event_times[i]))
+    visit(member, clock_driven.read(lines[i]), rule, number(event_times[i]), i)
   end
 end
 
--- Remove active members; return their watermarks, which then stay constant.
+-- Let active members be idle.
+function advancing.make_idle(members)
+  bulk.zmove(key.constant, key.idle_constant, members)
+  bulk.zmove(key.advancing, key.idle_advancing, members)
+  for _, limit in ipairs(constants.POLICY_LIMITS) do bulk.zmove(key.lagged(limit), key.idle_lagged, members) end
+end
+
+-- Remove members; return their watermarks, which then stay constant.
 function advancing.freeze(members)
   local watermarks = {}
   each(members, function(member, s, rule, max_event_time)
@@ -761,10 +1022,16 @@ function advancing.freeze(members)
   return watermarks
 end
 
--- Add frozen members again, with their stored state.
-function advancing.thaw(members)
-  each(members, function(member, s, rule, max_event_time)
-    s.since = job.evaluations
+-- Let idle members be active, with their stored state.
+function advancing.make_active(members)
+  local idle = advancing.idle_ones(members)
+  for _, name in ipairs({key.idle_constant, key.idle_advancing, key.idle_lagged}) do bulk.zrem(name, members) end
+  each(members, function(member, s, rule, max_event_time, i)
+    if idle[i] then
+      clock_driven.materialize(s, rule, max_event_time)
+    else  -- frozen
+      s.since = job.evaluations
+    end
     advancing.place(member, s, rule)
     local lagged = max_event_time and values.minus(max_event_time, rule.initial_lag)
     redis.call('ZADD', key.lagged(rule.limit), score(lagged), member)
@@ -790,74 +1057,111 @@ function advancing.observe(member, packed, event_time, before)
   end
 end
 
--- Materialize each member, and call visit(member, s, rule, max_event_time).
-function advancing.each_materialized(visit)
-  local members = redis.call('ZRANGE', key.constant, 0, -1)
-  for _, member in ipairs(redis.call('ZRANGE', key.advancing, 0, -1)) do members[#members + 1] = member end
-  each(members, function(member, s, rule, max_event_time)
+-- Materialize members, and call visit(member, s, rule, max_event_time, i).
+function advancing.each_materialized(members, visit)
+  each(members, function(member, s, rule, max_event_time, i)
     clock_driven.materialize(s, rule, max_event_time)
-    visit(member, s, rule, max_event_time)
+    visit(member, s, rule, max_event_time, i)
   end)
 end
 
--- Poll each member.
-local function evaluate_each(cap)
-  job.lowest_clock_driven = math.huge
-  advancing.each_materialized(function(member, s, rule, max_event_time)
+-- Return the sorted sets that together have each member once, in an order that evaluations do not change.
+function advancing.sets()
+  local sets = {}
+  for i, limit in ipairs(constants.POLICY_LIMITS) do sets[i] = key.lagged(limit) end
+  sets[#sets + 1] = key.idle_lagged
+  return sets
+end
+
+-- Poll members. Return the lowest own watermark of the active ones.
+function advancing.poll(members, cap)
+  local lowest, idle = math.huge, advancing.idle_ones(members)
+  advancing.each_materialized(members, function(member, s, rule, max_event_time, i)
     clock_driven.poll(s, rule, max_event_time)
     if s.reached then s.own = highest(s.own, math.min(s.reached, cap)) end
     s.since = job.evaluations + 1
-    advancing.place(member, s, rule)
-    job.lowest_clock_driven = math.min(job.lowest_clock_driven, s.own or -math.huge)
+    advancing.place(member, s, rule, idle[i])
+    if not idle[i] then lowest = math.min(lowest, s.own or -math.huge) end
     job.max_watermark = highest(s.own, job.max_watermark)
   end)
+  return lowest
+end
+
+-- Record an evaluation that has polled all members.
+function advancing.record_polls(lowest)
+  job.lowest_clock_driven = lowest
   clock_driven.clear_capped()
   job.evaluate_each = nil
+  job.evaluated, job.unattended_at_evaluation = job.observed_now, job.unattended
+  job.evaluations = job.evaluations + 1
+end
+
+-- Return whether the next evaluation must poll each member.
+local function is_each_due()
+  return job.evaluate_each or job.unattended ~= job.unattended_at_evaluation
+end
+
+local function are_many()
+  local active = redis.call('ZCARD', key.constant) + redis.call('ZCARD', key.advancing)
+  return active + redis.call('ZCARD', key.idle_lagged) > bulk.CHUNK
+end
+
+-- Return whether each member must be polled in steps, before the next evaluation.
+function advancing.needs_steps()
+  return config.has_clock_driven and not job.is_complete and is_each_due() and are_many()
 end
 
 -- Move at most CHUNK members that are due to advance or to take a step; return their number.
 local function take_changes()
   local due = redis.call('ZRANGE', key.next_change, '-inf', job.observed_now, 'BYSCORE', 'LIMIT', 0, bulk.CHUNK)
   if #due == 0 then return 0 end
-  local moved, scored = {}, {}  -- the members that begin to advance
-  each(due, function(member, s, rule, max_event_time)
+  local idle, moved, scored = advancing.idle_ones(due), {}, {{}, {}}  -- the members that begin to advance
+  each(due, function(member, s, rule, max_event_time, i)
     if rule.max_delay_ms then
       clock_driven.materialize(s, rule, max_event_time)
       clock_driven.poll(s, rule, max_event_time)
-      return advancing.place(member, s, rule)
+      return advancing.place(member, s, rule, idle[i])
     end
     local _, distance = clock_driven.next_change(s, rule, highest(s.own, s.reached))
     if math.abs(distance) > values.HIGHEST then  -- no exact score: constant until the next evaluation
-      redis.call('ZADD', key.constant, score(highest(s.own, clock_driven.now(s, rule))), member)
+      redis.call('ZADD', (sets_of(idle[i])), score(highest(s.own, clock_driven.now(s, rule))), member)
       redis.call('ZADD', key.next_change, score(job.observed_now + 1), member)
     else
-      local at = #moved + 1
-      moved[at], scored[2 * at - 1], scored[2 * at] = member, distance, member
+      local of_kind = scored[idle[i] and 2 or 1]
+      moved[#moved + 1], of_kind[#of_kind + 1], of_kind[#of_kind + 2] = member, distance, member
     end
   end)
-  bulk.zrem(key.next_change, moved)
-  bulk.zrem(key.constant, moved)
-  bulk.zadd(key.advancing, nil, scored)
+  for _, name in ipairs({key.next_change, key.constant, key.idle_constant}) do bulk.zrem(name, moved) end
+  bulk.zadd(key.advancing, nil, scored[1])
+  bulk.zadd(key.idle_advancing, nil, scored[2])
   return #due
 end
 
--- Return the lowest and the highest current watermark, infinite if there are no members. A missing watermark counts as
--- -inf.
-local function extremes()
-  local lowest, top = math.huge, -math.huge
-  local member, reading = values.lowest_of(key.constant)
+-- Return the lowest and the highest watermark of active or idle members, infinite if there are none. A missing watermark
+-- counts as -inf.
+local function extremes_of(is_idle)
+  local lowest, top, constant, moving = math.huge, -math.huge, sets_of(is_idle)
+  local member, reading = values.lowest_of(constant)
   if member then
     lowest = reading or -math.huge
-    local _, last = values.highest_of(key.constant)
+    local _, last = values.highest_of(constant)
     top = last or -math.huge
   end
-  member, reading = values.lowest_of(key.advancing)
+  member, reading = values.lowest_of(moving)
   if member then
     lowest = math.min(lowest, reading + job.observed_now, values.HIGHEST)
-    local _, last = values.highest_of(key.advancing)
+    local _, last = values.highest_of(moving)
     top = math.max(top, math.min(last + job.observed_now, values.HIGHEST))
   end
   return lowest, top
+end
+
+-- Return the lowest current watermark of the active members, and the highest one of all members.
+local function extremes()
+  local lowest, top = extremes_of(false)
+  if redis.call('EXISTS', key.idle_lagged) == 0 then return lowest, top end
+  local _, top_of_idle = extremes_of(true)
+  return lowest, math.max(top, top_of_idle)
 end
 
 local function note_gap()
@@ -868,17 +1172,32 @@ local function note_gap()
   if #job.gaps >= MAX_GAPS then job.evaluate_each = 1 end
 end
 
+local function poll_each(cap)
+  local lowest = math.huge
+  for _, name in ipairs(advancing.sets()) do
+    lowest = math.min(lowest, advancing.poll(redis.call('ZRANGE', name, 0, -1), cap))
+  end
+  advancing.record_polls(lowest)
+end
+
+-- Evaluate without polling each member; return whether more changes are due.
 local function evaluate_sets(cap, has_left)
   note_gap()
   local is_unfinished = take_changes() == bulk.CHUNK
   local lowest, top = extremes()
   if has_left and cap < lowest and lowest < math.huge then
-    evaluate_each(cap)
-    return is_unfinished
+    if not are_many() then
+      poll_each(cap)
+      return is_unfinished
+    end
+    job.evaluate_each, is_unfinished = 1, true
+  else
+    job.lowest_clock_driven = lowest == math.huge and lowest or math.max(job.lowest_clock_driven, math.min(lowest, cap))
   end
-  job.lowest_clock_driven = lowest == math.huge and lowest or math.max(job.lowest_clock_driven, math.min(lowest, cap))
   if top > -math.huge then job.max_watermark = highest(math.min(top, cap), job.max_watermark) end
   if clock_driven.push_capped(cap) >= MAX_CAPPED then job.evaluate_each = 1 end
+  job.evaluated, job.unattended_at_evaluation = job.observed_now, job.unattended
+  job.evaluations = job.evaluations + 1
   return is_unfinished
 end
 
@@ -887,21 +1206,17 @@ end
 function advancing.evaluate(cap, has_left)
   local is_unfinished = false
   if not config.has_clock_driven or redis.call('EXISTS', key.clock_driven) == 0 then
-    job.lowest_clock_driven = math.huge
+    advancing.record_polls(math.huge)
+  elseif is_each_due() then
+    if are_many() then return job.lowest_clock_driven, true end
+    poll_each(cap)
   else
-    if job.unattended ~= job.unattended_at_evaluation then job.evaluate_each = 1 end
-    if job.evaluate_each then
-      evaluate_each(cap)
-    else
-      is_unfinished = evaluate_sets(cap, has_left)
-    end
-    if cap < math.huge then
-      local _, top = extremes()
-      is_unfinished = is_unfinished or top > cap
-    end
+    is_unfinished = evaluate_sets(cap, has_left)
   end
-  job.evaluated, job.unattended_at_evaluation = job.observed_now, job.unattended
-  job.evaluations = job.evaluations + 1
+  if cap < math.huge and config.has_clock_driven then
+    local _, top = extremes()
+    is_unfinished = is_unfinished or top > cap
+  end
   return job.lowest_clock_driven, is_unfinished
 end
 
@@ -971,58 +1286,75 @@ local idleness = (function()
 local number, score, highest = values.number, values.score, values.highest
 local job, config = state.job, state.config
 local idleness = {}
+local MAX_MADE_IDLE = 500  -- in one function call
 
--- Remove active members from the merge and keep their watermarks; return whether any member follows the clock.
-function idleness.freeze(members)
+-- Remove members from the merge and keep their watermarks; return those that follow the clock.
+local function freeze_flat(members)
   local flat, clock_driven_ones = policy.by_kind(members)
   local event_times = max_event_times.of(flat)
   bulk.zadd_each(key.frozen, bulk.zmscore(key.active, flat), flat)
   bulk.zrem(key.active, flat)
   max_event_times.store(flat, event_times)
-  if #clock_driven_ones > 0 then
-    bulk.zadd_each(key.frozen, advancing.freeze(clock_driven_ones), clock_driven_ones)
-  end
-  return #clock_driven_ones > 0
+  return clock_driven_ones
+end
+
+local function freeze_clock_driven(members)
+  if #members > 0 then bulk.zadd_each(key.frozen, advancing.freeze(members), members) end
+end
+
+-- Remove members from the merge for good. Their watermarks stay constant.
+function idleness.freeze(members)
+  freeze_clock_driven(freeze_flat(members))
 end
 
 -- Make active members of a query idle. last_events: their last events. Return whether any member follows the clock.
 function idleness.set_idle(query, members, last_events)
-  local has_left = idleness.freeze(members)
+  local clock_driven_ones = freeze_flat(members)
+  if config.freezes_idle then freeze_clock_driven(clock_driven_ones) else advancing.make_idle(clock_driven_ones) end
   bulk.zadd_each(key.idle(query), last_events, members)
   bulk.zrem(key.last_events(query), members)
   bulk.zadd_all(key.since, job.now, members)
-  return has_left
+  return #clock_driven_ones > 0
 end
 
--- Make members of a query idle whose last event is at or before `until_`. forced: the reason is not silence.
--- one_chunk: at most CHUNK members. Return whether any member follows the clock.
-local function make_idle(query, until_, limit, forced, one_chunk)
-  local count, first, has_left = 0, {}, false
-  repeat
-    local found = redis.call('ZRANGE', key.last_events(query), '-inf', until_, 'BYSCORE', 'LIMIT', 0, bulk.CHUNK,
-      'WITHSCORES')
-    local members, last_events = {}, {}
-    for i = 1, #found, 2 do
-      members[#members + 1], last_events[#last_events + 1] = found[i], found[i + 1]
-      if #first < constants.NAMES_KEPT then first[#first + 1] = found[i] end
-    end
-    if #members > 0 then
-      has_left = idleness.set_idle(query, members, last_events) or has_left
-      if forced then bulk.zadd_all(key.forced_idle, 0, members) end
-    end
-    count = count + #members
-  until #members < bulk.CHUNK or one_chunk
-  if count > 0 then
-    journal.count_limit(limit)
-    journal.write('idle', 'limit', limit, 'query', query, 'count', count, 'substreams', journal.named(first))
+-- Make members of a query idle whose last event is at or before `until_`. forced: the reason is not silence. Return
+-- whether any member follows the clock, and whether members remain for the next function call.
+local function make_idle(query, until_, limit, forced)
+  local room = MAX_MADE_IDLE - state.changes.made_idle
+  local found = redis.call('ZRANGE', key.last_events(query), '-inf', until_, 'BYSCORE', 'LIMIT', 0, room + 1,
+    'WITHSCORES')
+  local members, last_events = {}, {}
+  for i = 1, math.min(#found, 2 * room), 2 do
+    members[#members + 1], last_events[#last_events + 1] = found[i], found[i + 1]
+  end
+  local remain = #found > 2 * room
+  if remain then state.changes.is_unfinished = true end
+  if #members == 0 then return false, remain end
+  state.changes.made_idle = state.changes.made_idle + #members
+  local has_left = idleness.set_idle(query, members, last_events)
+  if forced then bulk.zadd_all(key.forced_idle, 0, members) end
+  journal.count_limit(limit)
+  journal.write_substreams('idle', query, members, 'limit', limit)
+  return has_left, remain
+end
+
+-- Make substreams of a query idle that are silent by its idle clock. The next evaluation continues if some remain.
+function idleness.expire(query, idle_clock)
+  if not config.idle_timeout_ms or not idle_clock or job.is_complete then return false end
+  local has_left, remain = make_idle(query, idle_clock - config.idle_timeout_ms, 'idle_timeout_ms', false)
+  if remain and query ~= '' then
+    job.expiring = job.expiring or {}
+    job.expiring[query] = true
   end
   return has_left
 end
 
--- Make substreams of a query idle that are silent by its idle clock.
-function idleness.expire(query, idle_clock, one_chunk)
-  if not config.idle_timeout_ms or not idle_clock or job.is_complete then return false end
-  return make_idle(query, idle_clock - config.idle_timeout_ms, 'idle_timeout_ms', false, one_chunk)
+-- Continue what earlier calls of expire() have left.
+function idleness.expire_remaining()
+  local unfinished, has_left = job.expiring or {}, false
+  job.expiring = nil
+  for query in pairs(unfinished) do has_left = idleness.expire(query, queries.get(query).idle_clock) or has_left end
+  return has_left
 end
 
 -- Make all substreams of a query idle after query_timeout_ms without a call.
@@ -1030,8 +1362,9 @@ function idleness.time_out_queries()
   if not config.query_timeout_ms then return false end
   local has_left, last = false, job.observed_now - config.query_timeout_ms
   for _, query in ipairs(redis.call('ZRANGE', key.last_seen, '-inf', last, 'BYSCORE')) do
-    redis.call('ZREM', key.last_seen, query)
-    has_left = make_idle(query, math.huge, 'query_timeout_ms', true) or has_left
+    local left, remain = make_idle(query, math.huge, 'query_timeout_ms', true)
+    has_left = left or has_left
+    if not remain then redis.call('ZREM', key.last_seen, query) end
   end
   return has_left
 end
@@ -1058,18 +1391,17 @@ function idleness.activate(query, members, under_new_lag)
   end
   bulk.zadd(key.active, nil, scored)
   max_event_times.store(flat, event_times)
-  if #clock_driven_ones > 0 then advancing.thaw(clock_driven_ones) end
+  if #clock_driven_ones > 0 then advancing.make_active(clock_driven_ones) end
   bulk.zadd(key.last_events(query), nil, last_events)
   for _, name in ipairs({key.frozen, key.idle(query), key.forced_idle}) do bulk.zrem(name, active) end
   bulk.zadd_all(key.since, job.now, active)
   return active
 end
 
--- Record events of the members: idle members become active.
+-- Make those members active that were idle, because they have events. Return them.
 function idleness.reactivate(query, members)
-  if state.changes.is_plain or redis.call('EXISTS', key.idle(query)) == 0 then return end
-  local active = idleness.activate(query, members, true)
-  if #active > 0 then journal.write_substreams('active', query, active) end
+  if state.changes.is_plain or redis.call('EXISTS', key.idle(query)) == 0 then return {} end
+  return idleness.activate(query, members, true)
 end
 
 -- Return the state of a member at an observed time of its query, and its last event in observed time.
@@ -1100,6 +1432,7 @@ end
 local function all_sets()
   local sets = active_sets()
   sets[#sets + 1] = key.frozen
+  if config.has_clock_driven then sets[#sets + 1], sets[#sets + 2] = key.idle_constant, key.idle_advancing end
   return sets
 end
 
@@ -1172,17 +1505,13 @@ function holds.cap(watermark)
   return watermark
 end
 
-function holds.expires(hold)
-  local expires = number(redis.call('ZSCORE', key.hold_expiry, hold))
-  return expires and expires + state.job.unattended
-end
-
 -- Return all holds, lowest first.
 function holds.in_order()
-  local found = {}
+  local found, unattended = {}, state.job.unattended
   for _, hold in ipairs(redis.call('ZRANGE', key.holds, 0, -1)) do
+    local expires = number(redis.call('ZSCORE', key.hold_expiry, hold))
     found[#found + 1] = {map = {hold = hold, at_most = number(redis.call('ZSCORE', key.holds, hold)),
-      expires_ms = holds.expires(hold), reason = redis.call('HGET', key.hold_reasons, hold)}}
+      expires_ms = expires and expires + unattended, reason = redis.call('HGET', key.hold_reasons, hold)}}
   end
   return found
 end
@@ -1247,95 +1576,6 @@ function throttle.end_after(max_event_time)
 end
 
 return throttle
-end)()
-local queries = (function()
--- The queries of a job: run, latest batch and idle clock. Each query is stored as one packed text, which a command reads
--- and writes at most once. run_id is nil if the query has made no call and was not retired.
-local queries = {}
-
--- Return a query. reply.finish stores the changes of its fields. The query may be unknown.
-function queries.get(name)
-  local loaded, stored = state.changes.queries, state.changes.stored_queries
-  if not loaded[name] then
-    local packed = redis.call('GET', key.query(name))
-    loaded[name] = packed and cmsgpack.unpack(packed) or {name = name, waited = 0, outage = 0}
-    stored[name] = packed or cmsgpack.pack(loaded[name])
-  end
-  return loaded[name]
-end
-
--- Write the queries that have changed.
-function queries.save()
-  for name, query in pairs(state.changes.queries) do
-    local packed = cmsgpack.pack(query)
-    if packed ~= state.changes.stored_queries[name] then redis.call('SET', key.query(name), packed) end
-  end
-end
-
--- Ignore the changes of all queries, which were removed.
-function queries.forget()
-  state.changes.queries, state.changes.stored_queries = {}, {}
-end
-
-return queries
-end)()
-local clock = (function()
--- The clock of a job, which never goes back and detects outages. Observed time excludes outages.
-local refuse = values.refuse
-local job = state.job
-local clock = {}
-
--- Return the processing time of this command: the time of the Redis server, unless a test sets one. Refuse a time after
--- args.latest_now_ms.
-function clock.now()
-  local now = args.now_ms
-  if not now then
-    local time = redis.call('TIME')
-    now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  end
-  if args.latest_now_ms and now > args.latest_now_ms then refuse('clock_jumped', {now_ms = now}) end
-  return now
-end
-
--- Advance the clock of the job. changes.outage: the duration of an outage that this command has detected.
-function clock.advance(now)
-  local gap = now - job.now
-  local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms
-  -- A job with a next change is swept regularly, so a longer gap shows that no coordinator ran.
-  if is_outage and job.next_change then job.unattended, state.changes.outage = job.unattended + gap, gap end
-  state.changes.previous_now = job.now
-  job.now = math.max(now, job.now)
-  job.observed_now = job.now - job.unattended
-end
-
--- Load the live job of a command and advance its clock.
-function clock.load()
-  local found = state.read()
-  if not found then refuse('job_not_found') end
-  if found == 'deleted' then refuse('job_deleted') end
-  clock.advance(clock.now())
-end
-
--- Return the observed time of a query, and the duration of its outages. Reports without batches ('') use the observed
--- time and the outages of the job. A late report of an outage does not move the time back.
-function clock.observed_time(query)
-  if query == '' then return job.observed_now, job.unattended end
-  local of = queries.get(query)
-  return math.max(job.now - of.outage, of.idle_clock or -math.huge), of.outage
-end
-
--- Record how long the current run of a query has waited for the coordinator.
-function clock.add_outage(query, waited)
-  query.outage = query.outage + math.max(0, waited - query.waited)
-  query.waited = math.max(waited, query.waited)
-end
-
--- Record that a query has processed all input up to a processing time.
-function clock.observe_until(query, time)
-  query.idle_clock = values.highest(time - query.outage, query.idle_clock)
-end
-
-return clock
 end)()
 local emission = (function()
 -- Emission: the watermark W that clients receive, and its holder. See tidegate.domain.emission.
@@ -1494,7 +1734,7 @@ end
 function merge.merge(cap, is_sweep, has_left)
   local before, max_before = job.coalesced_watermark, job.max_watermark
   local lowest, is_unfinished = advancing.evaluate(cap or math.huge, has_left)
-  job.evaluation_due = is_unfinished and 1 or nil
+  job.evaluation_due = (is_unfinished or state.changes.is_unfinished) and 1 or nil
   local first, flat = values.lowest_of(key.active)
   if first then
     lowest = math.min(lowest, flat or -math.huge)
@@ -1816,8 +2056,16 @@ local function ahead_of(known, known_times, merged)
   return ahead
 end
 
-local function add_to_pools(known, rows, ahead)
-  local pooled, behind_merged = {}, {}
+-- Add the delays of rows to those of the job in the record of the command. The columns have a list of members with rows,
+-- and a list of buckets and rows for each. merged: C without the throttle, when the batch began or before the report.
+local function pool(record, members, columns, merged)
+  if #members == 0 then return end
+  local names, rows = rows_of(members, columns)
+  local known, known_times = known_of(names)
+  if #known == 0 then return end
+  local ahead = ahead_of(known, known_times, merged)
+  record.pooled, record.behind_merged = record.pooled or {}, record.behind_merged or {}
+  local pooled, behind_merged = record.pooled, record.behind_merged
   for i, member in ipairs(known) do
     for bucket, count in pairs(rows[member]) do
       pooled[bucket] = (pooled[bucket] or 0) + count
@@ -1827,36 +2075,50 @@ local function add_to_pools(known, rows, ahead)
       end
     end
   end
-  local pools = {pool = pooled, merged = behind_merged}
-  for field, together in pairs(pools) do
+end
+
+local function store_pools(record)
+  for field, together in pairs({pool = record.pooled, merged = record.behind_merged}) do
     local s = sketch.unpack(redis.call('HGET', key.delays, field))
     sketch.decay_to(s, job.max_event_time)
     sketch.add(s, together)
     redis.call('HSET', key.delays, field, sketch.pack(s))
-    pools[field] = s
   end
-  return pools.pool
 end
 
--- Add the delays of rows, and update learned lags. merged: C without the throttle, when the batch began or before the
--- report.
-function delays.measure(query, members, columns, merged)
+-- Add the delays of rows to those of the members, and update learned lags. Return the members that discarded their lags.
+local function learn(members, columns)
   local names, rows = rows_of(members, columns)
   local known, known_times = known_of(names)
-  if #known == 0 then return end
-  local pool = add_to_pools(known, rows, ahead_of(known, known_times, merged))
-  local relearning = {}
+  local pooled, relearning = sketch.unpack(redis.call('HGET', key.delays, 'pool')), {}
   for i, member in ipairs(known) do
     local own = sketch.unpack(redis.call('HGET', key.delays, member))
-    local steps = sketch.decay_to(own, known_times[i])
+    local decayed = sketch.decay_to(own, known_times[i])
     sketch.add(own, rows[member])
     if policy.is_target(policy.of(member))
-      and target_completeness.learn(member, known_times[i], rows[member], own, pool, steps) then
+      and target_completeness.learn(member, known_times[i], rows[member], own, pooled, decayed) then
       relearning[#relearning + 1] = member
     end
     redis.call('HSET', key.delays, member, sketch.pack(own))
   end
-  if #relearning > 0 then journal.write_substreams('relearning', query, relearning) end
+  return relearning
+end
+
+-- Return the phases (see parts/steps) that add the delays in the pieces of a command of a query. each(record, visit) visits
+-- the pieces. merged(): see pool().
+function delays.phases(query, each, merged)
+  return function(record)
+    local limit = merged()
+    local remain = each(record, function(piece) pool(record, piece.delayed or {}, piece.delays, limit) end)
+    if not remain and record.pooled then store_pools(record) end
+    return remain
+  end, function(record)
+    if not record.pooled then return false end
+    record.relearning = record.relearning or journal.summary()
+    local remain = each(record, function(piece) journal.add(record.relearning, learn(piece.delayed, piece.delays)) end)
+    if not remain then journal.write_substreams('relearning', query, record.relearning) end
+    return remain
+  end
 end
 
 -- Add the latency of the event times in (before, C] to the statistics.
@@ -1880,6 +2142,8 @@ return delays
 end)()
 local evaluate = (function()
 -- The evaluation: decide which substreams count, merge their watermarks, throttle, emit. See tidegate.domain.evaluate.
+-- To bound the time of a function call, an evaluation applies a limited number of pending changes. The others are due
+-- immediately; until then, the substreams that they concern hold C.
 local text, above = values.text, values.above
 local job, config = state.job, state.config
 local evaluate = {}
@@ -1922,18 +2186,26 @@ local function record_all_idle(was_all_idle)
   if was_all_idle then
     journal.write('not_all_idle')
   elseif membership.count() == 0
-    or redis.call('ZCARD', key.frozen) > redis.call('ZCARD', key.done) then
+    or redis.call('ZCARD', key.frozen) + redis.call('ZCARD', key.idle_lagged) > redis.call('ZCARD', key.done) then
     journal.write('all_idle')
   end
 end
 
-local function run(cap, is_sweep, has_left)
-  if job.is_complete then return end
+-- Let the limits act that exclude substreams, batches and holds. Return whether a substream that follows the clock
+-- became idle.
+function evaluate.exclude()
   holds.expire()
-  has_left = idleness.time_out_queries() or has_left
-  has_left = idleness.expire('', job.observed_now, cap ~= nil) or has_left
+  local has_left = idleness.time_out_queries()
+  has_left = idleness.expire_remaining() or has_left
+  has_left = idleness.expire('', job.observed_now) or has_left
   target_completeness.raise()
   release_overdue()
+  return has_left
+end
+
+local function run(cap, is_sweep, has_left)
+  if job.is_complete then return end
+  has_left = evaluate.exclude() or has_left
   local before, was_all_idle = job.coalesced_watermark, job.all_idle
   local is_retained = merge.merge(cap, is_sweep, has_left)
   if above(job.coalesced_watermark, before) then record_limits(is_retained) end
@@ -1947,8 +2219,7 @@ function evaluate.evaluate(has_left)
   run(nil, false, has_left)
 end
 
--- Evaluate the job after a report without a batch. cap: the lowest event time of the report. To bound the cost of a
--- report, at most CHUNK pending changes of each kind are applied. The other changes are due immediately.
+-- Evaluate the job after a report without a batch. cap: the lowest event time of the report.
 function evaluate.after_report(cap)
   run(cap, false)
 end
@@ -1956,6 +2227,11 @@ end
 -- Evaluate the job because time has passed. Retention acts in sweeps only.
 function evaluate.sweep()
   run(nil, true)
+end
+
+-- Evaluate the job before a read. An empty job has nothing to evaluate, and a read of it records nothing.
+function evaluate.sweep_for_read()
+  if job.all_idle or membership.count() > 0 then run(nil, true) end
 end
 
 return evaluate
@@ -1974,10 +2250,10 @@ end
 local function clock_driven_changes(changes)
   local member, change = lowest_of(key.next_change)
   if member then changes[#changes + 1] = math.max(change or job.observed_now, job.observed_now) end
-  if redis.call('EXISTS', key.advancing) == 1 then changes[#changes + 1] = job.observed_now + 1 end
+  if redis.call('EXISTS', key.advancing, key.idle_advancing) > 0 then changes[#changes + 1] = job.observed_now + 1 end
   -- The clock advances during an outage, so substreams that follow the clock are due after the outage.
   local after_outage = job.unattended_at_evaluation and job.unattended_at_evaluation ~= job.unattended
-  if after_outage and redis.call('EXISTS', key.constant, key.advancing) > 0 then
+  if after_outage and redis.call('EXISTS', key.constant, key.advancing, key.idle_lagged) > 0 then
     changes[#changes + 1] = job.observed_now
   end
 end
@@ -2008,6 +2284,13 @@ function schedule.next_change()
   if config.max_retention_ms then changes[#changes + 1] = retention_change() end
   if #changes == 0 then return nil end
   return math.min(unpack(changes))
+end
+
+-- Make the job due for a sweep.
+function schedule.sweep_now()
+  if args.now_ms then return end
+  redis.call('ZADD', key.sweeps, job.now, key.name)
+  job.scheduled = job.now
 end
 
 -- Schedule the next sweep. A job with a next change is swept at least every TOUCH_MS, so that a longer gap shows an
@@ -2041,7 +2324,8 @@ local function start_of(interval, time)
   return time - values.modulo(time, interval)
 end
 
--- Append a sample for each interval that has none yet. A sample is '<time> <watermark> <reason> <query> <name>'.
+-- Append a sample for each interval that has none yet. After its creation, an empty job has no samples. A sample is
+-- '<time> <watermark> <reason> <query> <name>'.
 function timeline.record(holder)
   local before = state.changes.previous_now
   if before and start_of(SHORTEST, before) == start_of(SHORTEST, job.now) then return end
@@ -2106,73 +2390,150 @@ end
 
 return reply
 end)()
-local staging = (function()
--- Staging: the reports of open batches, which take effect when their batch commits. See tidegate.domain.staging.
+local steps = (function()
+-- Steps: a command that visits all substreams of a large job runs in several function calls, because Redis serves no
+-- other client during a call. Until the last step, every other command of the job is refused with `job_busy`, so clients
+-- see the job before or after the command, never in between. All steps run at the time of the first step, and each step
+-- is stored with its effects, so any coordinator can run the next one.
 --
--- The hash of a query contains a value for each report: its order and the packed report. The field is the digest of the
--- report, so that a repeated report replaces itself.
-local number = values.number
-local staging = {}
+-- A command with many substreams in its arguments also runs in steps. The coordinator stores their columns before the
+-- command, in pieces of at most constants.PIECE entries, and a call visits one piece.
+--
+-- A command consists of phases. A phase visits at most constants.STEP members and returns true if members remain. It
+-- returns a table to end the command with this reply. job.steps is the record of the phases: it has what they must
+-- remember, id, command, phase, set and at (the place of the next member or piece).
+local job = state.job
+local steps = {}
+local STEP = constants.STEP
+local visited  -- number of members visited in this call
 
--- Store a report: partition; members, event_times, watermarks; counted, rows, future_rows; delayed, delays (columns).
-function staging.add(query, report)
-  query.staged = query.staged + #report.counted + #report.delayed + 1
-  local packed = cmsgpack.pack(report)
-  redis.call('HSET', key.staged(query.name), redis.sha1hex(packed), cmsgpack.pack(query.staged) .. packed)
-end
-
--- Set values by partition and member; a later report of a partition replaces its values. Return the number of new values.
-local function set_each(by_partition, partition, members, column)
-  local of_partition, new = by_partition[partition] or {}, 0
-  by_partition[partition] = of_partition
-  for i, member in ipairs(members) do
-    local value = column[i]
-    if value then
-      if not of_partition[member] then new = new + 1 end
-      of_partition[member] = value
+-- Store the record of an unfinished command. Return its id, with which steps.resume() continues.
+local function suspend(record)
+  if not record.id then
+    local time = redis.call('TIME')
+    record.id, record.command = time[1] .. '.' .. time[2], state.changes.command
+    redis.call('HDEL', key.job, 'steps_reply')
+    redis.call('HSET', key.job, 'steps_argument', state.changes.argument)
+    if args.stored then
+      redis.call('RENAME', key.pieces(args.stored), key.columns)
+      redis.call('PERSIST', key.columns)
     end
   end
-  return new
+  local changes = state.changes
+  record.changes = {before = changes.before, passed = changes.passed, outage = changes.outage,
+    previous_now = changes.previous_now, is_recorded = changes.is_recorded}
+  job.steps = record
+  schedule.sweep_now()  -- if this coordinator stops, the sweeper of another one continues
+  queries.save()
+  state.save()
+  return {map = {steps = record.id}}
 end
 
-local function raise_each(highest, members, column)
-  for i, member in ipairs(members) do
-    local value = number(column[i])
-    if value and not (highest[member] and highest[member] >= value) then highest[member] = value end
+-- Store the reply, because the coordinator that sent the command may not be the one that ran the last step.
+local function finish(record, result)
+  if not record.id then
+    if args.stored then redis.call('UNLINK', key.pieces(args.stored)) end
+    return result
+  end
+  redis.call('HDEL', key.job, 'steps_argument')
+  redis.call('UNLINK', key.columns)
+  redis.call('HSET', key.job, 'steps_reply', cmsgpack.pack({record.id, result}))
+  return result
+end
+
+-- End a command that a phase has refused before its first write. Raise all other errors, and job_busy, after which the
+-- coordinator repeats the command.
+local function refuse(record, reason)
+  if type(reason) ~= 'table' or not reason.refused or reason.refused.steps then error(reason, 0) end
+  if record.id then
+    state.read()
+    job.steps = nil
+    state.save()
+  end
+  return finish(record, {map = reason.refused})
+end
+
+-- Run the phases of a command until its end, or until this call has visited enough members.
+function steps.run(phases)
+  -- Until a phase reads the job, its table is that of the previous command.
+  local record = state.changes.is_step and job.steps or {phase = 1, set = 1, at = 0}
+  visited = 0
+  while true do
+    job.steps = nil  -- the last phase stores the job without it
+    local ok, result = pcall(phases[record.phase], record)
+    if not ok then return refuse(record, result) end
+    if type(result) == 'table' then return finish(record, result) end
+    if not result then record.phase, record.set, record.at = record.phase + 1, 1, 0 end
+    if visited >= STEP then return suspend(record) end
   end
 end
 
--- Return the staged reports of a query: members with their highest event_times and watermarks (columns, false: none),
--- rows, future_rows and delays (by partition and member), and count (the number of values in rows).
-function staging.read(query)
-  local reports = redis.call('HVALS', key.staged(query))
-  for i, packed in ipairs(reports) do
-    local order, report = cmsgpack.unpack(packed)
-    report.order, reports[i] = order, report
-  end
-  table.sort(reports, function(a, b) return a.order < b.order end)
-  local staged = {members = {}, event_times = {}, watermarks = {}, rows = {}, future_rows = {}, delays = {},
-    count = 0}
-  local event_times, watermarks, is_listed = {}, {}, {}
-  for _, report in ipairs(reports) do
-    raise_each(event_times, report.members, report.event_times)
-    raise_each(watermarks, report.members, report.watermarks)
-    staged.count = staged.count + set_each(staged.rows, report.partition, report.counted, report.rows)
-    set_each(staged.future_rows, report.partition, report.counted, report.future_rows)
-    set_each(staged.delays, report.partition, report.delayed, report.delays)
-    for _, member in ipairs(report.counted) do
-      if not is_listed[member] then
-        is_listed[member], staged.members[#staged.members + 1] = true, member
-      end
+-- Call visit(members, i) for the members of each sorted set, in order. A set is a key, or {key, from, to} for the members
+-- with a score in this range. visit may return how many of its members have left the set or the range. Return whether
+-- members remain.
+function steps.each(record, sets, visit)
+  while record.set <= #sets do
+    local set, members = sets[record.set], nil
+    if type(set) == 'table' then
+      members = redis.call('ZRANGE', set[1], set[2], set[3], 'BYSCORE', 'LIMIT', record.at, STEP)
+    else
+      members = redis.call('ZRANGE', set, record.at, record.at + STEP - 1)
     end
+    visited = visited + #members + 1
+    record.at = record.at + #members - (#members > 0 and visit(members, record.set) or 0)
+    if #members < STEP then record.set, record.at = record.set + 1, 0 end
+    if visited >= STEP then return record.set <= #sets end
   end
-  for i, member in ipairs(staged.members) do
-    staged.event_times[i], staged.watermarks[i] = event_times[member] or false, watermarks[member]
-  end
-  return staged
+  return false
 end
 
-return staging
+-- Call visit(piece) for the next of the stored pieces in a range {first, count}. Without a range, the arguments are the
+-- only piece. Return whether pieces remain.
+function steps.pieces(record, range, visit)
+  if not range then
+    visit(args)
+    return false
+  end
+  if range.count == 0 then return false end
+  local stored = record.id and key.columns or key.pieces(args.stored)
+  local packed = redis.call('HGET', stored, range.first + record.at)
+  if not packed then values.refuse('steps_lost') end
+  visit(cmsgpack.unpack(packed))
+  visited, record.at = STEP, record.at + 1
+  return record.at < range.count
+end
+
+-- Visit the pieces as steps.pieces() does. check(piece) returns members for which the command is refused, and refuse(members)
+-- refuses it for those of all pieces.
+function steps.check(record, range, check, refuse)
+  local remain = steps.pieces(record, range, function(piece)
+    for _, member in ipairs(check(piece)) do
+      record.refused = record.refused or {}
+      record.refused[#record.refused + 1] = member
+    end
+  end)
+  if not remain and record.refused then refuse(record.refused) end
+  return remain
+end
+
+-- Load the next step of an unfinished command and return its name; or return nil and the reply of the command, if it
+-- has ended.
+function steps.resume()
+  state.changes.is_step = true
+  local found, id = state.read(), args.steps
+  if found == 'live' and job.steps and job.steps.id == id then
+    local record = job.steps
+    args = cmsgpack.unpack(redis.call('HGET', key.job, 'steps_argument'))
+    for name, value in pairs(record.changes) do state.changes[name] = value end
+    return record.command
+  end
+  local stored = redis.call('HGET', key.job, 'steps_reply')
+  local ended = stored and cmsgpack.unpack(stored)
+  if ended and ended[1] == id then return nil, ended[2] end
+  values.refuse('steps_lost')
+end
+
+return steps
 end)()
 local observation = (function()
 -- Observation: apply event times and reported watermarks to substreams. See tidegate.domain.observation.
@@ -2185,40 +2546,47 @@ local function accepts_watermarks(member)
   return policy.of(member).accepts_watermarks
 end
 
--- Refuse watermarks without event times, unless the policies of their members accept watermarks.
-function observation.check_event_times(members, event_times, watermarks)
-  if not next(watermarks) then return end
+-- Return the members with a watermark but no event time whose policies do not accept watermarks.
+local function without_event_time(members, event_times, watermarks)
   local missing = {}
+  if not next(watermarks) then return missing end
   for i, member in ipairs(members) do
     if not number(event_times[i]) and number(watermarks[i]) and not accepts_watermarks(member) then
       missing[#missing + 1] = member
     end
   end
-  if #missing > 0 then values.refuse('event_time_missing', {substreams = missing}) end
+  return missing
 end
 
--- Refuse members beyond the limit of the job. Staged substreams of open batches count towards the limit; placeholders
--- do not count.
-function observation.check_room(members)
+function observation.refuse_watermarks(members)
+  values.refuse('event_time_missing', {substreams = members})
+end
+
+-- Store in the record of a command for how many new members the job has room, unless `count` members fit in any case.
+-- Members that open batches will add count towards the limit; placeholders do not count.
+function observation.look_for_room(record, count)
   local limit = args.max_substreams
   if not limit then return end
-  local size, coming = membership.count(), #members
+  local size = membership.count()
   local open = state.changes.is_plain and {} or redis.call('ZRANGE', key.open_batches, 0, -1)
-  for _, query in ipairs(open) do coming = coming + queries.get(query).staged end
-  if size + coming <= limit then return end
-  size = size - redis.call('SCARD', key.missing_queries)
-  if size + coming <= limit then return end
-  local new, is_new = 0, {}
-  local function count(some)
-    local known = membership.known(some)
-    for i, member in ipairs(some) do
-      if not known[i] and not is_new[member] then new, is_new[member] = new + 1, true end
+  for _, query in ipairs(open) do size = size + redis.call('SCARD', key.coming(query)) end
+  if size + count > limit then record.room = limit - size + redis.call('SCARD', key.missing_queries) end
+end
+
+-- Count the members of a query that are new. refuse_if_full() refuses the command if the job has no room for them.
+function observation.count_new(record, query, members)
+  if not record.room then return end
+  local known, coming = membership.known(members), bulk.smismember(key.coming(query), members)
+  for i = 1, #members do
+    if not known[i] and coming[i] == 0 then
+      record.room = record.room - 1
+      record.is_full = record.room < 0
     end
   end
-  count(members)
-  if new == 0 then return end
-  for _, query in ipairs(open) do count(staging.read(query).members) end
-  if size + new > limit then values.refuse('too_many_substreams', {limit = limit}) end
+end
+
+function observation.refuse_if_full(record)
+  if record.is_full then values.refuse('too_many_substreams', {limit = args.max_substreams}) end
 end
 
 -- Return a table in which members that the job has are true. Later steps of a command must not remove members.
@@ -2253,24 +2621,43 @@ function observation.count_future(members, rows)
   for _, count in ipairs(rows) do bulk.add(key.job, 'future_rows', count) end
 end
 
--- Count and remove entries too far ahead of the clock; return the remaining columns. min_event_times may be nil.
-function observation.set_aside_future(query, members, event_times, watermarks, min_event_times)
-  local latest = observation.latest_event_time()
-  if not latest then return members, event_times, watermarks, min_event_times end
-  local future, ones, kept = {}, {}, {members = {}, event_times = {}, watermarks = {}, min_event_times = {}}
-  for i, member in ipairs(members) do
+-- Return the columns of a report without the entries too far ahead of the clock, and the members of those entries.
+local function split_future(report)
+  local latest, future = observation.latest_event_time(), {}
+  local event_times, watermarks, min_event_times = report.max_event_times, report.watermarks, report.min_event_times
+  if not latest then return report, future end
+  local kept = {members = {}, max_event_times = {}, watermarks = {}, min_event_times = {}}
+  for i, member in ipairs(report.members) do
     if (number(event_times[i]) or latest) > latest or (number(watermarks[i]) or latest) > latest then
-      future[#future + 1], ones[#ones + 1] = member, 1
+      future[#future + 1] = member
     else
       local at = #kept.members + 1
-      kept.members[at], kept.event_times[at], kept.watermarks[at] = member, event_times[i], watermarks[i]
+      kept.members[at], kept.max_event_times[at], kept.watermarks[at] = member, event_times[i], watermarks[i]
       kept.min_event_times[at] = min_event_times and min_event_times[i]
     end
   end
-  if #future == 0 then return members, event_times, watermarks, min_event_times end
+  return #future == 0 and report or kept, future
+end
+
+-- Return the members of a report (members, max_event_times, watermarks) whose event times are missing, and remember in the
+-- record of the command which members have entries too far ahead of the clock.
+function observation.check(record, report)
+  local _, future = split_future(report)
+  if #future > 0 then
+    record.future = record.future or journal.summary()
+    journal.add(record.future, future)
+  end
+  return without_event_time(report.members, report.max_event_times, report.watermarks)
+end
+
+-- Count and remove entries too far ahead of the clock; return the remaining columns.
+function observation.set_aside_future(report)
+  local kept, future = split_future(report)
+  if #future == 0 then return kept end
+  local ones = {}
+  for i = 1, #future do ones[i] = 1 end
   observation.count_future(future, ones)
-  journal.write_substreams('future', query, future)
-  return kept.members, kept.event_times, kept.watermarks, kept.min_event_times
+  return kept
 end
 
 -- Remove the placeholder of a query that now has a substream.
@@ -2286,6 +2673,7 @@ function observation.add_substreams(query, members, observed)
     redis.call('SADD', key.query_names, query)
     observation.remove_placeholder(query)
   end
+  bulk.srem(key.coming(query), members)
   local flat, clock_driven_ones = policy.by_kind(members)
   bulk.zadd_all(key.last_events(query), observed, members)
   bulk.zadd_all(key.active, '-inf', flat)
@@ -2396,6 +2784,8 @@ local function observe_reported(names, times, reported)
   raise_max_event_times(names, times)
 end
 
+-- Record that the members that a report names are not silent, and make idle ones active. Entries with an effect are those
+-- in `names`. Without one, a member stays idle if an operator made it idle. Return the members that became active.
 local function keep_alive(query, named, names, observed)
   if #names == #named then return idleness.reactivate(query, names) end
   local has_effect, awake, scored = {}, {}, {}
@@ -2405,16 +2795,18 @@ local function keep_alive(query, named, names, observed)
     if has_effect[member] or not reason or tonumber(reason) == 0 then awake[#awake + 1] = member end
     scored[#scored + 1], scored[#scored + 2] = observed, member
   end
-  idleness.reactivate(query, awake)
+  local active = idleness.reactivate(query, awake)
   bulk.zadd(key.last_events(query), 'XX', scored)
+  return active
 end
 
--- Apply event times and watermarks to the substreams of a query. observed: the observed time of the query.
--- Return the members whose entries had an effect.
-function observation.observe(query, members, event_times, watermarks, observed, named)
-  local names, times, reported = effective(members, event_times, watermarks)
-  keep_alive(query, named or members, names, observed)
-  if #names == 0 then return names end
+-- Apply the columns of a report to the substreams of a query. observed: the observed time of the query. named: all members
+-- that the report names, also those without values. Return the members whose entries had an effect, and the idle members
+-- that became active.
+function observation.observe(query, report, observed, named)
+  local names, times, reported = effective(report.members, report.max_event_times, report.watermarks)
+  local active = keep_alive(query, named or report.members, names, observed)
+  if #names == 0 then return names, active end
   if query ~= '' then observation.remove_placeholder(query) end
   job.max_event_time = highest(highest_of(times, #names), job.max_event_time)
   for _, group in ipairs(by_policy(names, times, reported)) do
@@ -2430,10 +2822,132 @@ function observation.observe(query, members, event_times, watermarks, observed, 
     end
   end
   bulk.zadd_all(key.last_events(query), observed, names)
-  return names
+  return names, active
 end
 
 return observation
+end)()
+local staging = (function()
+-- Staging: the reports of open batches, which take effect when their batch commits. See tidegate.domain.staging.
+--
+-- The hash of a query contains a value for each report: its order and the packed report. The field is the digest of the
+-- report, so that a repeated report replaces itself. A commit joins the reports. If they are large, the coordinator joins
+-- them instead (join_reports in tidegate.store.pieces) and stores the result in pieces, because Redis would be blocked for too long.
+local number = values.number
+local staging = {}
+
+-- Store a report: partition; members, event_times, watermarks; counted, rows, future_rows; delayed, delays (columns).
+function staging.add(query, report)
+  query.staged = query.staged + #report.counted + #report.delayed + 1
+  local packed = cmsgpack.pack(report)
+  redis.call('HSET', key.staged(query.name), redis.sha1hex(packed), cmsgpack.pack(query.staged) .. packed)
+  local _, new = membership.split(report.members)
+  bulk.sadd(key.coming(query.name), new)
+end
+
+-- Discard the reports of a query.
+function staging.discard(query)
+  query.staged = 0
+  redis.call('UNLINK', key.staged(query.name), key.coming(query.name))
+end
+
+-- Return the version of the reports of a query, which the coordinator must join before the batch commits; nil if they are
+-- small, or if the coordinator has joined them. A join of other reports must be repeated, even if these are small.
+function staging.to_join(query)
+  local version = query.begun_by .. ' ' .. query.latest .. ' ' .. query.staged
+  if args.joined then return args.joined.version ~= version and version or nil end
+  -- A member can have an entry in counted and in delayed.
+  return query.staged > 2 * constants.ENTRIES and version or nil
+end
+
+-- Set values by partition and member; a later report of a partition replaces its values. Return the number of new values.
+local function set_each(by_partition, partition, members, column)
+  local of_partition, new = by_partition[partition] or {}, 0
+  by_partition[partition] = of_partition
+  for i, member in ipairs(members) do
+    local value = column[i]
+    if value then
+      if not of_partition[member] then new = new + 1 end
+      of_partition[member] = value
+    end
+  end
+  return new
+end
+
+local function raise_each(highest, members, column)
+  for i, member in ipairs(members) do
+    local value = number(column[i])
+    if value and not (highest[member] and highest[member] >= value) then highest[member] = value end
+  end
+end
+
+-- Return the values of a table by partition and member as lists of members and values, for each partition.
+local function columns_of(by_partition)
+  local columns = {}
+  for _, of_partition in pairs(by_partition) do
+    local members, column = {}, {}
+    for member, value in pairs(of_partition) do members[#members + 1], column[#column + 1] = member, value end
+    columns[#columns + 1] = {members, column}
+  end
+  return columns
+end
+
+-- Join the reports of a query: members with their highest max_event_times and watermarks (columns, false: none); rows and
+-- future_rows (for each partition, a list of members and a list of values), delayed and delays (columns, with a member for
+-- each partition), and count (the number of values in rows).
+local function join(query)
+  local reports = redis.call('HVALS', key.staged(query))
+  for i, packed in ipairs(reports) do
+    local order, report = cmsgpack.unpack(packed)
+    report.order, reports[i] = order, report
+  end
+  table.sort(reports, function(a, b) return a.order < b.order end)
+  local joined = {members = {}, max_event_times = {}, watermarks = {}, delayed = {}, delays = {}, count = 0}
+  local event_times, watermarks, is_listed, rows, future_rows, delays = {}, {}, {}, {}, {}, {}
+  for _, report in ipairs(reports) do
+    raise_each(event_times, report.members, report.event_times)
+    raise_each(watermarks, report.members, report.watermarks)
+    joined.count = joined.count + set_each(rows, report.partition, report.counted, report.rows)
+    set_each(future_rows, report.partition, report.counted, report.future_rows)
+    set_each(delays, report.partition, report.delayed, report.delays)
+    for _, member in ipairs(report.counted) do
+      if not is_listed[member] then
+        is_listed[member], joined.members[#joined.members + 1] = true, member
+      end
+    end
+  end
+  for i, member in ipairs(joined.members) do
+    joined.max_event_times[i], joined.watermarks[i] = event_times[member] or false, watermarks[member]
+  end
+  joined.rows, joined.future_rows = columns_of(rows), columns_of(future_rows)
+  for _, of_partition in ipairs(columns_of(delays)) do
+    for i, member in ipairs(of_partition[1]) do
+      joined.delayed[#joined.delayed + 1], joined.delays[#joined.delays + 1] = member, of_partition[2][i]
+    end
+  end
+  return joined
+end
+
+-- Return the joined reports of a query, if the coordinator has not joined them.
+local function joined_here(query)
+  local changes = state.changes
+  if changes.joined_query ~= query.name then changes.joined_query, changes.joined = query.name, join(query.name) end
+  return changes.joined
+end
+
+-- Return the number of row counts that are staged, one per partition and member.
+function staging.count(query)
+  return args.joined and args.joined.count or joined_here(query).count
+end
+
+-- Call visit(piece) for the pieces of the joined reports that have a column. Return whether pieces remain.
+function staging.each(record, query, column, visit)
+  if args.joined then return steps.pieces(record, args.joined[column], visit) end
+  visit(joined_here(query))
+  return false
+end
+
+return staging
 end)()
 local batches = (function()
 -- Batches and runs: begin, pin, stage, commit, and the checks that reject older runs and other checkpoints. A run is a
@@ -2500,29 +3014,29 @@ end
 -- Move a query without an open batch to a checkpoint. If this is another checkpoint, delete the previous batches.
 function batches.move_to(query, query_id)
   if query_id == query.query_id then return end
-  redis.call('DEL', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
-  redis.call('DEL', key.staged(query.name))
-  query.query_id, query.latest, query.open, query.begun, query.staged = query_id, nil, false, nil, 0
+  redis.call('UNLINK', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
+  staging.discard(query)
+  query.query_id, query.latest, query.open, query.begun = query_id, nil, false, nil
 end
 
 -- Let a run continue the latest batch; discard reports that another run staged.
 function batches.take_over(query, run_id)
   if query.begun_by == run_id then return end
-  redis.call('DEL', key.staged(query.name))
-  query.begun_by, query.staged = run_id, 0
+  staging.discard(query)
+  query.begun_by = run_id
 end
 
 -- Open a batch and pin its watermark; delete all but the last `keep` pinned watermarks.
 function batches.open_batch(query, batch_id, pinned, input_known_until, keep)
   local name = query.name
-  query.latest, query.open, query.released, query.staged = batch_id, true, false, 0
+  query.latest, query.open, query.released = batch_id, true, false
   query.begun, query.begun_by, query.begun_merged = job.now, query.run_id, merge.merged_watermark()
   query.input_known_until = input_known_until
   redis.call('HSET', key.pinned_watermarks(name), batch_id, pinned or '')
   redis.call('ZADD', key.pinned_batches(name), batch_id, batch_id)
   redis.call('ZADD', key.open_pins, values.score(pinned), name)
   redis.call('ZADD', key.open_batches, job.observed_now, name)
-  redis.call('DEL', key.staged(name))
+  staging.discard(query)
   local old = redis.call('ZRANGE', key.pinned_batches(name), '-inf', batch_id - keep, 'BYSCORE')
   bulk.zrem(key.pinned_batches(name), old)
   bulk.hdel(key.pinned_watermarks(name), old)
@@ -2532,31 +3046,42 @@ end
 local function close(query)
   redis.call('ZREM', key.open_pins, query.name)
   redis.call('ZREM', key.open_batches, query.name)
-  query.open, query.staged = false, 0
-  redis.call('DEL', key.staged(query.name))
+  query.open = false
+  staging.discard(query)
 end
 
--- Return the members and values of a table by partition and member, without the partitions.
-local function columns_of(by_partition)
-  local members, column = {}, {}
-  for _, of_partition in pairs(by_partition) do
-    for member, value in pairs(of_partition) do members[#members + 1], column[#column + 1] = member, value end
+-- Return phases (see parts/steps) that apply the staged reports of the open batch of a query and close it, if the record
+-- has commits. record.has_left: whether a substream that follows the clock has become idle. The last phase is followed
+-- by an evaluation.
+function batches.commit_staged(name)
+  local function each(column)
+    return function(record, visit)
+      return record.commits and staging.each(record, queries.get(name), column, visit) or false
+    end
   end
-  return members, column
-end
-
--- Apply the staged reports of the open batch (see parts/staging) and close it; the caller must evaluate the job
--- afterwards. Return whether a substream that follows the clock has become idle.
-function batches.commit_staged(query, staged)
-  local name = query.name
-  local delayed, rows_by_delay = columns_of(staged.delays)
-  if #delayed > 0 then delays.measure(name, delayed, rows_by_delay, query.begun_merged) end
-  observation.observe(name, staged.members, staged.event_times, staged.watermarks, (clock.observed_time(name)))
-  if query.input_known_until then clock.observe_until(query, query.input_known_until) end
-  for _, rows in pairs(staged.rows) do observation.count_rows('reported_rows', columns_of({rows})) end
-  for _, rows in pairs(staged.future_rows) do observation.count_future(columns_of({rows})) end
-  close(query)
-  return idleness.expire(name, query.idle_clock)
+  local measure, learn = delays.phases(name, each('delayed'), function() return queries.get(name).begun_merged end)
+  local function observe(record)
+    record.active = record.active or journal.summary()
+    return each('members')(record, function(piece)
+      local _, active = observation.observe(name, piece, (clock.observed_time(name)))
+      journal.add(record.active, active)
+    end)
+  end
+  local function count(record)
+    return each('rows')(record, function(piece)
+      for _, columns in ipairs(piece.rows) do observation.count_rows('reported_rows', unpack(columns)) end
+      for _, columns in ipairs(piece.future_rows) do observation.count_future(unpack(columns)) end
+    end)
+  end
+  local function end_batch(record)
+    if not record.commits then return end
+    journal.write_substreams('active', name, record.active)
+    local query = queries.get(name)
+    if query.input_known_until then clock.observe_until(query, query.input_known_until) end
+    close(query)
+    record.has_left = idleness.expire(name, query.idle_clock)
+  end
+  return measure, learn, observe, count, end_batch
 end
 
 -- Retire a query and undo the begin of its open batch. Another begin of the batch returns its pinned watermark.
@@ -2595,8 +3120,9 @@ local ledger = (function()
 -- Numbers of rows, updated rows and late rows by hour of event time. See tidegate.domain.ledger.
 local ledger = {}
 
--- Delete the first hours while the job has too many hours or entries. Always keep the last hour.
-local function trim()
+-- Delete the first hours while the job has too many hours or entries. Always keep the last hour. Only new entries can
+-- exceed the limits.
+function ledger.trim()
   local hours, sizes, entries = redis.call('ZRANGE', key.hours, 0, -1), {}, 0
   for i, hour in ipairs(hours) do
     local rows = key.hour_rows(hour)
@@ -2626,13 +3152,19 @@ end
 
 -- Add the rows of a batch by hour. of_job: rows of the job as texts, and unattributed rows, which have no substream.
 -- hours: columns with an entry per member and hour: places (of the members), hours, rows; updated and late (empty: none).
+-- Return whether an hour has a new entry.
 function ledger.add(of_job, hours, members, disposition)
+  if #of_job == 0 and #hours.places == 0 then return false end
   local latest, known, by_hour = observation.latest_event_time(), observation.known(members), {}
+  local function add_hour(number)
+    if latest and number * constants.HOUR > latest then return nil end
+    by_hour[number] = by_hour[number] or columns_of(values.text(number))
+    return by_hour[number]
+  end
   for _, row in ipairs(of_job) do
-    if not (latest and row.hour * constants.HOUR > latest) then
+    local columns = add_hour(row.hour)
+    if columns then
       local hour = values.text(row.hour)
-      local columns = columns_of(hour)
-      by_hour[row.hour] = columns
       redis.call('ZADD', key.hours, hour, hour)
       bulk.add(columns.rows, '', row.rows)
       if row.unattributed ~= '0' then bulk.add(columns.rows, '?', row.unattributed) end
@@ -2641,7 +3173,7 @@ function ledger.add(of_job, hours, members, disposition)
     end
   end
   for i, place in ipairs(hours.places) do
-    local columns, member = by_hour[hours.hours[i]], members[place]
+    local columns, member = add_hour(hours.hours[i]), members[place]
     if columns and known[member] then
       local updated, late = hours.updated[i] or 0, hours.late[i] or 0
       columns.members[#columns.members + 1], columns.counts[#columns.counts + 1] = member, hours.rows[i]
@@ -2655,7 +3187,7 @@ function ledger.add(of_job, hours, members, disposition)
     bulk.add_each(columns.late, columns.late_fields, columns.late_counts)
     is_larger = is_larger or redis.call('HLEN', columns.rows) > columns.size
   end
-  if is_larger then trim() end  -- only new entries can exceed the limits, and trim() is slow
+  return is_larger
 end
 
 return ledger
@@ -2669,10 +3201,35 @@ local substreams = {}
 substreams.ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future',
   'diverted'}
 
--- Refuse the command if a member is unknown.
-function substreams.check_known(query, members)
-  local _, unknown = membership.split(members)
-  if #unknown > 0 then values.refuse('substream_not_found', {query = query, substreams = unknown}) end
+-- Visit the pieces of a command with members.
+function substreams.each(record, visit)
+  return steps.pieces(record, args.stored and args.members, visit)
+end
+
+-- Refuse a command if one of its members is unknown. Return whether pieces remain.
+function substreams.check_known(record, query)
+  return steps.check(record, args.stored and args.members, function(piece)
+    local _, unknown = membership.split(piece.members)
+    return unknown
+  end, function(unknown)
+    values.refuse('substream_not_found', {query = query, substreams = unknown})
+  end)
+end
+
+-- Remove known members of a query, in any state.
+function substreams.forget(query, members)
+  if #members == 0 then return end
+  for _, name in ipairs({key.max_event_times, key.active, key.frozen, key.done, key.forced_idle, key.since,
+    key.last_events(query), key.idle(query)}) do
+    bulk.zrem(name, members)
+  end
+  advancing.remove(members)
+  for _, name in ipairs({key.clock_driven, key.delays, key.learned_lags}) do bulk.hdel(name, members) end
+  for _, class in ipairs(substreams.ROW_CLASSES) do
+    local fields = {}
+    for i, member in ipairs(members) do fields[i] = class .. ' ' .. member end
+    bulk.hdel(key.rows, fields)
+  end
 end
 
 -- Return the watermark of each member, or false.
@@ -2702,50 +3259,51 @@ local function highest_of(members, watermark, event_time)
   return watermark, event_time
 end
 
--- Remove known members of a query, in any state.
-function substreams.forget(query, members)
-  if #members == 0 then return end
-  local watermark, event_time = highest_of(members)
-  for _, name in ipairs({key.max_event_times, key.active, key.frozen, key.done, key.forced_idle, key.since,
-    key.last_events(query), key.idle(query)}) do
-    bulk.zrem(name, members)
+-- Note the highest values of members in the record of a command that is going to remove them.
+function substreams.note_removed(record, members)
+  record.removed_watermark, record.removed_event_time =
+    highest_of(members, record.removed_watermark, record.removed_event_time)
+end
+
+-- Let the maxima of the job be those of the remaining members, so that the removed ones never move it again. This is a
+-- phase (see parts/steps).
+function substreams.lower_maxima(record)
+  local watermark, event_time = record.removed_watermark, record.removed_event_time
+  local is_highest = watermark and not above(job.max_watermark, watermark)
+  local is_latest = event_time and event_time == job.max_event_time
+  if is_highest or is_latest then
+    local sets = advancing.sets()
+    sets[#sets + 1], sets[#sets + 2] = key.active, key.frozen
+    local remain = steps.each(record, sets, function(members)
+      record.left_watermark, record.left_event_time = highest_of(members, record.left_watermark, record.left_event_time)
+    end)
+    if remain then return true end
   end
-  advancing.remove(members)
-  for _, name in ipairs({key.clock_driven, key.delays, key.learned_lags}) do bulk.hdel(name, members) end
-  for _, class in ipairs(substreams.ROW_CLASSES) do
-    local fields = {}
-    for i, member in ipairs(members) do fields[i] = class .. ' ' .. member end
-    bulk.hdel(key.rows, fields)
-  end
-  local left_watermark, left_event_time = highest_of(membership.all())
-  if event_time and event_time == job.max_event_time then job.max_event_time = left_event_time end
-  if watermark and not above(job.max_watermark, watermark) then
-    if above(job.max_watermark, left_watermark) then job.max_watermark = left_watermark end
+  if is_latest then job.max_event_time = record.left_event_time end
+  if is_highest then
+    if above(job.max_watermark, record.left_watermark) then job.max_watermark = record.left_watermark end
     local latest = highest(job.max_watermark, job.coalesced_watermark)
     if above(job.merged_highest, latest) then job.merged_highest = latest end
   end
+  -- A cell up to this watermark may be of a removed substream. Without the cell, retention acts later.
   for i, cell in ipairs(watermark and job.retention and job.retention.cells or {}) do
     if cell and cell <= watermark then job.retention.cells[i] = false end
   end
 end
 
--- Return all members of a query, including those that are done, without its placeholder.
-function substreams.members_of(query)
-  local members, prefix = {}, query .. '/'
-  for _, name in ipairs({key.last_events(query), key.idle(query)}) do
-    for _, member in ipairs(redis.call('ZRANGE', name, 0, -1)) do
-      if member ~= prefix then members[#members + 1] = member end
-    end
+-- Return the members of a list that belong to a query.
+function substreams.of_query(query, members)
+  local own, prefix = {}, query .. '/'
+  for _, member in ipairs(members) do
+    if string.sub(member, 1, #prefix) == prefix then own[#own + 1] = member end
   end
-  for _, member in ipairs(redis.call('ZRANGE', key.done, 0, -1)) do
-    if string.sub(member, 1, #prefix) == prefix then members[#members + 1] = member end
-  end
-  return members
+  return own
 end
 
 -- Return the queries with per-query keys, '' (reports without batches) first. The list may be too long for unpack.
 function substreams.query_names()
   local names = redis.call('SMEMBERS', key.query_names)
+  table.sort(names, values.sorts_before)
   table.insert(names, 1, '')
   return names
 end
@@ -2761,11 +3319,10 @@ local function remove_unexpected()
   end
 end
 
--- Add a placeholder for each expected query without substreams, and remove all other placeholders.
-function substreams.expect_queries()
+-- Add a placeholder for each expected query without substreams, and remove all other placeholders. has_done: the queries
+-- with done substreams, as names of true fields.
+function substreams.expect_queries(has_done)
   remove_unexpected()
-  local has_done = {}
-  for _, member in ipairs(redis.call('ZRANGE', key.done, 0, -1)) do has_done[policy.query_of(member)] = true end
   for _, query in ipairs(config.expected_queries) do
     local is_known = has_done[query] or redis.call('EXISTS', key.last_events(query), key.idle(query)) > 0
     if not is_known and not queries.get(query).retired then
@@ -2800,16 +3357,24 @@ end
 return removal
 end)()
 local commands = {}
+commands.attend = function()
+-- Record that a coordinator serves the jobs of a bucket.
+clock.attend(clock.now())
+return {map = {}}
+end
 commands.begin = function()
 -- Open a batch and pin its watermark, or return the pinned watermark of a batch that has already begun. The begin
--- of a later batch commits the open batch, because Spark begins batch N only after batch N - 1 has returned.
+-- of a later batch commits the open batch, because Spark begins batch N only after batch N - 1 has returned. If the open
+-- batch is large, this runs in steps (see parts/steps).
 --
 -- args   token, run, batch_id, known (whether the client has a pinned watermark), pinned_watermark, keep, waited_ms,
---        input_age_ms (absent: unknown)
--- reply  pinned_watermark, replayed, joined, latest_event_time, previous_batch_id, previous_open, revision
+--        input_age_ms (absent: unknown),
+--        joined (absent: see parts/staging): version, and ranges of pieces
+-- reply  pinned_watermark, replayed, joined, latest_event_time, previous_batch_id, previous_open, revision; or join: the
+--        version of the reports of the open batch, which the coordinator must join
 -- errors query_fenced, query_retired, checkpoint_conflict, batch_forgotten, pinned_watermark_conflict, job_complete
 local job, number = state.job, values.number
-local run, batch_id, known = args.run, args.batch_id, args.known
+local run, batch_id = args.run, args.batch_id
 
 local function finish(pinned, replayed, joined, previous, was_open)
   return reply.finish({pinned_watermark = pinned, replayed = replayed, joined = joined,
@@ -2829,30 +3394,8 @@ local function joins(query)
   return true
 end
 
-reply.load()
-local query = queries.get(run.query)
-batches.check_run(query, run)
-batches.check_checkpoint(query, run)
--- An abandoned batch begins again with its pinned watermark.
-local is_same = query.run_id and run.query_id == query.query_id or false
-local previous, was_open = is_same and query.latest or nil, is_same and query.open or false
-local is_replay = previous ~= nil and batch_id <= previous
-local stored = is_same and redis.call('HGET', key.pinned_watermarks(query.name), batch_id)
-if is_replay and not stored then values.refuse('batch_forgotten', {latest_batch_id = query.latest}) end
-local pinned = args.pinned_watermark
-if stored then
-  if known and pinned ~= number(stored) then
-    values.refuse('pinned_watermark_conflict', {pinned_watermark = number(stored)})
-  end
-  known, pinned = true, number(stored)
-end
-if job.is_complete and not is_replay then values.refuse('job_complete') end
-
-tokens.accept(args.token)
-local joined = not is_replay and joins(query)
-batches.enter(query, run)
-clock.add_outage(query, args.waited_ms)
-if is_replay then
+-- Begin again a batch that the query has begun before.
+local function replay(query, pinned, previous, was_open)
   if batch_id == query.latest then
     batches.take_over(query, run.run_id)
     -- The answer to the first begin may have been lost, and with it the evidence of a lost commit.
@@ -2860,39 +3403,77 @@ if is_replay then
   end
   return finish(pinned, true, false, previous, was_open)
 end
-batches.move_to(query, run.query_id)
-query.previous, query.previous_open = previous, was_open
-local input_known_until = args.input_age_ms and job.now - args.input_age_ms
-local commits, has_left = query.open, false
-if commits then
+
+local function start(record)
+  reply.load()
+  local query = queries.get(run.query)
+  batches.check_run(query, run)
+  batches.check_checkpoint(query, run)
+  -- An abandoned batch begins again with its pinned watermark.
+  local is_same = query.run_id and run.query_id == query.query_id or false
+  local previous, was_open = is_same and query.latest or nil, is_same and query.open or false
+  local is_replay = previous ~= nil and batch_id <= previous
+  local stored = is_same and redis.call('HGET', key.pinned_watermarks(query.name), batch_id)
+  if is_replay and not stored then values.refuse('batch_forgotten', {latest_batch_id = query.latest}) end
+  local known, pinned = args.known, args.pinned_watermark
+  if stored then
+    if known and pinned ~= number(stored) then
+      values.refuse('pinned_watermark_conflict', {pinned_watermark = number(stored)})
+    end
+    known, pinned = true, number(stored)
+  end
+  if job.is_complete and not is_replay then values.refuse('job_complete') end
+  local version = not is_replay and query.open and staging.to_join(query)
+  if version then return {map = {join = version}} end
+
+  tokens.accept(args.token)
+  local joined = not is_replay and joins(query)
+  batches.enter(query, run)
+  clock.add_outage(query, args.waited_ms)
+  if is_replay then return replay(query, pinned, previous, was_open) end
+  batches.move_to(query, run.query_id)
+  query.previous, query.previous_open = previous, was_open
+  record.known, record.pinned, record.joined, record.previous, record.was_open = known, pinned, joined, previous, was_open
+  record.commits = query.open
   -- The store has lost the commit, and perhaps also reports of this batch. The batch is therefore no evidence that
   -- substreams are silent.
-  query.input_known_until = nil
-  has_left = batches.commit_staged(query, staging.read(query.name))
+  if query.open then query.input_known_until = nil end
 end
--- The known pinned watermark must hold W while the previous batch is committed.
-if known then batches.open_batch(query, batch_id, pinned, input_known_until, args.keep) end
-if commits then evaluate.evaluate(has_left) end
-if not known then
-  pinned = job.coalesced_watermark
-  batches.open_batch(query, batch_id, pinned, input_known_until, args.keep)
+
+local function open(record)
+  local query, pinned = queries.get(run.query), record.pinned
+  local input_known_until = args.input_age_ms and job.now - args.input_age_ms
+  -- The known pinned watermark must hold W while the previous batch is committed.
+  if record.known then batches.open_batch(query, batch_id, pinned, input_known_until, args.keep) end
+  if record.commits then evaluate.evaluate(record.has_left) end
+  if not record.known then
+    pinned = job.coalesced_watermark
+    batches.open_batch(query, batch_id, pinned, input_known_until, args.keep)
+  end
+  return finish(pinned, false, record.joined, record.previous, record.was_open)
 end
-return finish(pinned, false, joined, previous, was_open)
+
+local measure, learn, observe, count, end_batch = batches.commit_staged(run.query)
+
+return steps.run({start, measure, learn, observe, count, end_batch, open})
 end
 commands.commit = function()
--- Apply the staged reports of a batch and account for its rows, exactly once.
+-- Apply the staged reports of a batch and account for its rows, exactly once. A large batch commits in steps (see
+-- parts/steps).
 --
 -- args   token, run, batch_id, waited_ms, reported (absent: unknown); members, counts (a column for each row class),
---        disposition (dropped or diverted), hours_of_job and hours (see parts/ledger)
--- reply  applied: false if the batch was already committed
+--        disposition (dropped or diverted), hours_of_job and hours (see parts/ledger), or stored pieces of these columns: stored,
+--        members (range); joined (absent: see parts/staging): version, count, and ranges of pieces
+-- reply  applied: false if the batch was already committed; or join: the version of the reports, which the coordinator
+--        must join
 -- errors query_fenced, query_retired, batch_not_begun, reports_missing
 
 -- Add a column of counts to the totals of the job and of its substreams.
-local function account(class, column)
+local function account(class, all, column)
   local total, members, counts = 0, {}, {}
   for i, count in ipairs(column) do
     if count ~= 0 then
-      members[#members + 1], counts[#counts + 1] = args.members[i], count
+      members[#members + 1], counts[#counts + 1] = all[i], count
       total = total + count
       if total > values.HIGHEST / 2 then  -- a larger sum of doubles may be inexact
         bulk.add(key.job, class, total)
@@ -2904,23 +3485,45 @@ local function account(class, column)
   if total > 0 then bulk.add(key.job, class, total) end
 end
 
-reply.load()
-local query = batches.begun_query(args.run, args.batch_id)
-local is_open = query.open and args.batch_id == query.latest
-local staged = is_open and staging.read(query.name)
-if is_open and args.reported and args.reported > staged.count then
-  values.refuse('reports_missing', {query = query.name, batch_id = args.batch_id, missing = args.reported - staged.count})
-end
-tokens.accept(args.token)
-batches.contact(query)
-clock.add_outage(query, args.waited_ms)
-if is_open then
-  evaluate.evaluate(batches.commit_staged(query, staged))
-  for class, column in pairs(args.counts) do account(class, column) end
-  if args.disposition == 'diverted' and args.counts.late then account('diverted', args.counts.late) end
-  if #args.hours_of_job > 0 then ledger.add(args.hours_of_job, args.hours, args.members, args.disposition) end
-end
-return reply.finish({applied = is_open})
+local name = args.run.query
+local measure, learn, observe, count, end_batch = batches.commit_staged(name)
+
+return steps.run({
+  function(record)
+    reply.load()
+    local query = batches.begun_query(args.run, args.batch_id)
+    record.commits = query.open and args.batch_id == query.latest or false
+    local version = record.commits and staging.to_join(query)
+    if version then return {map = {join = version}} end
+    if record.commits and args.reported then
+      local missing = args.reported - staging.count(query)
+      if missing > 0 then values.refuse('reports_missing', {query = name, batch_id = args.batch_id, missing = missing}) end
+    end
+    tokens.accept(args.token)
+    batches.contact(query)
+    clock.add_outage(query, args.waited_ms)
+  end,
+  measure,
+  learn,
+  observe,
+  count,
+  end_batch,
+  function(record)
+    if record.commits then evaluate.evaluate(record.has_left) end
+  end,
+  function(record)
+    if not record.commits then return end
+    return steps.pieces(record, args.stored and args.members, function(piece)
+      for class, column in pairs(piece.counts) do account(class, piece.members, column) end
+      if args.disposition == 'diverted' and piece.counts.late then account('diverted', piece.members, piece.counts.late) end
+      if ledger.add(piece.hours_of_job, piece.hours, piece.members, args.disposition) then record.has_new_hours = true end
+    end)
+  end,
+  function(record)
+    if record.has_new_hours then ledger.trim() end
+    return reply.finish({applied = record.commits})
+  end,
+})
 end
 commands.complete = function()
 -- End the input of a job: all substreams become done. Regardless of the throttle, C moves to the end of the last
@@ -2979,11 +3582,13 @@ end
 commands.configure = function()
 -- Create a job, or change its configuration.
 --
--- args   version (absent: create a job), state_epoch, config (JSON text, as the client sent it),
+-- args   version (see state.check_version; absent: create a job), state_epoch, config (JSON text, as the client sent it),
 --        compiled_config (JSON text), max_jobs, quota (prefix, jobs), actor, reason; on a Redis Cluster also
 --        jobs_elsewhere and in_quota_elsewhere, the numbers of jobs in other buckets
 -- reply  created, revision
 -- errors job_exists, job_not_found, job_deleted, revision_mismatch, too_many_jobs
+--
+-- A change runs in steps (see parts/steps).
 local number, text, score, highest, minus = values.number, values.text, values.score, values.highest, values.minus
 local job, config = state.job, state.config
 
@@ -3011,19 +3616,23 @@ local function check_quota()
 end
 
 local function create()
-  local incarnation, now = (job.incarnation or 0) + 1, clock.now()
+  local highest_deleted = number(redis.call('GET', key.incarnation)) or 0
+  local incarnation, now = (job.incarnation or highest_deleted) + 1, clock.now()
   -- Start after the records of the previous incarnation, so that no client continues from an old record.
   local deleted = number(redis.call('HGET', key.job, 'deleted'))
   if deleted then now = math.max(now, deleted + 1) end
   check_quota()
-  redis.call('DEL', key.job)
+  redis.call('UNLINK', key.job)
+  redis.call('HSET', key.job, 'schema', constants.SCHEMA)
   redis.call('SADD', key.jobs, key.name)
+  redis.call('ZREM', key.deleted, key.name)
   state.start(incarnation, args.state_epoch, now)
+  job.outages = clock.attend(now)
   reply.remember()
   redis.call('HSET', key.job, 'state', 'live', 'created', job.now)
   write_config()
   journal.write('created', 'actor', args.actor, 'reason', args.reason)
-  substreams.expect_queries()
+  substreams.expect_queries({})
   return finish(true)
 end
 
@@ -3031,42 +3640,22 @@ if not args.version then
   if state.read() == 'live' then values.refuse('job_exists') end
   return create()
 end
-reply.load()
-state.check_version(args.version)
-
-local before = {}
-for name, value in pairs(config) do before[name] = value end
-write_config()
-local after = {policies = config.policies, has_clock_driven = config.has_clock_driven}
-journal.write('config', 'actor', args.actor, 'reason', args.reason)
-substreams.expect_queries()
-if config.max_retention_ms ~= before.max_retention_ms then job.retention = nil end
-if config.idle_timeout_ms and not before.idle_timeout_ms then
-  -- The silence of reports without batches was not measured before, so it starts now.
-  for _, name in ipairs({key.last_events(''), key.idle('')}) do
-    bulk.zadd_all(name, job.observed_now, redis.call('ZRANGE', name, 0, -1))
-  end
-end
+local before  -- the configuration before the change
 
 local function idle_clock_of(query)
   if query == '' then return job.observed_now end
   return queries.get(query).idle_clock
 end
 
--- Make idle substreams of a query active that are not silent under the new configuration.
-local function undo_idle(query)
-  local idle_clock = idle_clock_of(query)
-  local silent = config.idle_timeout_ms and idle_clock and idle_clock - config.idle_timeout_ms or -math.huge
-  local idle = redis.call('ZRANGE', key.idle(query), '(' .. text(silent), '+inf', 'BYSCORE')
-  local _, active = bulk.split_by_set(key.forced_idle, idle)
-  idleness.activate(query, active, false)
+-- Call act() with the previous policies in force, to which the stored states belong.
+local function under_previous_policies(act)
+  local policies, has_clock_driven = config.policies, config.has_clock_driven
+  state.forget_config()
+  config.policies, config.has_clock_driven = before.policies, before.has_clock_driven
+  local result = act()
+  config.policies, config.has_clock_driven = policies, has_clock_driven
+  return result
 end
-
--- The stored states belong to the previous policies.
-state.forget_config()
-config.policies, config.has_clock_driven = before.policies, before.has_clock_driven
-for _, query in ipairs(substreams.query_names()) do undo_idle(query) end
-config.policies, config.has_clock_driven = after.policies, after.has_clock_driven
 
 local PARAMETERS = {'type', 'initial_lag', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms', 'late_share', 'floor_ms',
   'ceiling_ms', 'enough'}
@@ -3083,7 +3672,7 @@ local function leave(old, member, is_active, max_event_time)
   local watermark = number(redis.call('ZSCORE', is_active and key.active or key.frozen, member))
   if not old.limit then return watermark, nil end
   local s = clock_driven.read(redis.call('HGET', key.clock_driven, member))
-  if is_active then
+  if is_active or advancing.idle_ones({member})[1] then
     clock_driven.materialize(s, old, max_event_time)
     watermark = s.own
     advancing.remove({member})
@@ -3100,8 +3689,13 @@ local function enter_clock_driven(new, member, is_active, max_event_time, waterm
   if is_active then
     advancing.place(member, s, new)
     redis.call('ZADD', key.lagged(new.limit), score(lagged or nil), member)
-  else
+    job.lowest_clock_driven = math.min(job.lowest_clock_driven, watermark or -math.huge)
+  elseif config.freezes_idle then
     clock_driven.write(member, s)
+  else
+    redis.call('ZREM', key.frozen, member)
+    advancing.place(member, s, new, true)
+    redis.call('ZADD', key.idle_lagged, score(lagged or nil), member)
   end
 end
 
@@ -3126,19 +3720,78 @@ local function change_policy(member, is_active)
   elseif is_active then
     if flat_lag then watermark = highest(watermark, minus(max_event_time, flat_lag)) end
     redis.call('ZADD', key.active, score(watermark), member)
+  else
+    redis.call('ZADD', key.frozen, score(watermark), member)
   end
   max_event_times.store({member}, event_times)
 end
 
-for _, query in ipairs(substreams.query_names()) do
-  for _, member in ipairs(redis.call('ZRANGE', key.last_events(query), 0, -1)) do change_policy(member, true) end
-  for _, member in ipairs(redis.call('ZRANGE', key.idle(query), 0, -1)) do change_policy(member, false) end
+local function change(record)
+  reply.load()
+  state.check_version(args.version)
+  record.before, record.has_done = redis.call('HGET', key.job, 'compiled_config'), {}
+  before = state.decoded(record.before)
+  write_config()
+  journal.write('config', 'actor', args.actor, 'reason', args.reason)
+  if config.max_retention_ms ~= before.max_retention_ms then job.retention = nil end
+  record.starts_silence = config.idle_timeout_ms and not before.idle_timeout_ms
+  record.queries = substreams.query_names()
 end
-if not job.is_complete then idleness.time_out_queries() end
-for _, query in ipairs(substreams.query_names()) do idleness.expire(query, idle_clock_of(query)) end
-job.evaluate_each = 1
-evaluate.evaluate()
-return finish(false)
+
+local function expect_queries(record)
+  local remain = steps.each(record, {key.done}, function(members)
+    for _, member in ipairs(members) do record.has_done[policy.query_of(member)] = true end
+  end)
+  if not remain then substreams.expect_queries(record.has_done) end
+  return remain
+end
+
+-- The silence of reports without batches was not measured before, so it starts now.
+local function start_silence(record)
+  if not record.starts_silence then return end
+  local names, sets = {key.last_events(''), key.idle('')}, {}
+  for i, name in ipairs(names) do sets[i] = {name, '-inf', '(' .. text(job.observed_now)} end
+  return steps.each(record, sets, function(members, i)
+    bulk.zadd_all(names[i], job.observed_now, members)
+    return #members
+  end)
+end
+
+-- Make idle substreams active that are not silent under the new configuration.
+local function undo_idle(record)
+  before = state.decoded(record.before)
+  local sets = {}
+  for i, query in ipairs(record.queries) do
+    local idle_clock = idle_clock_of(query)
+    local silent = config.idle_timeout_ms and idle_clock and text(idle_clock - config.idle_timeout_ms) or '-inf'
+    sets[i] = {key.idle(query), '(' .. silent, '+inf'}
+  end
+  return under_previous_policies(function()
+    return steps.each(record, sets, function(members, i)
+      local _, active = bulk.split_by_set(key.forced_idle, members)
+      return #idleness.activate(record.queries[i], active, false)
+    end)
+  end)
+end
+
+local function change_policies(record)
+  before = state.decoded(record.before)
+  local sets = {}
+  for _, query in ipairs(record.queries) do
+    sets[#sets + 1], sets[#sets + 2] = key.last_events(query), key.idle(query)
+  end
+  return steps.each(record, sets, function(members, i)
+    for _, member in ipairs(members) do change_policy(member, i % 2 == 1) end
+  end)
+end
+
+return steps.run({change, expect_queries, start_silence, undo_idle, change_policies, function(record)
+    if not job.is_complete then idleness.time_out_queries() end
+    for _, query in ipairs(record.queries) do idleness.expire(query, idle_clock_of(query)) end
+    job.evaluate_each = 1
+    evaluate.evaluate()
+    return finish(false)
+  end})
 end
 commands.declare = function()
 -- Make substreams known before their first event, so that they hold the watermark from the start. The watermark does
@@ -3147,52 +3800,93 @@ commands.declare = function()
 -- args   max_substreams, query, members, max_event_times (columns; false: unknown), actor, reason
 -- reply  applied
 -- errors job_complete, too_many_substreams
-local job, number = state.job, values.number
-local members = args.members
-reply.load()
-local known, done = membership.known(members), bulk.zmscore(key.done, members)
-local before = max_event_times.of(members)
-local new, unseen, event_times = {}, {}, {}
-for i, member in ipairs(members) do
-  if not known[i] then new[#new + 1] = member end
-  if number(args.max_event_times[i]) and not before[i] and not done[i] and not job.is_complete then
-    unseen[#unseen + 1], event_times[#event_times + 1] = member, args.max_event_times[i]
+local job, number, query = state.job, values.number, args.query
+
+-- Return the new members of a piece, and a report of the members that have no event time yet.
+local function changes_of(piece)
+  local members = piece.members
+  local known, done, before = membership.known(members), bulk.zmscore(key.done, members), max_event_times.of(members)
+  local new, unseen = {}, {members = {}, max_event_times = {}, watermarks = {}}
+  for i, member in ipairs(members) do
+    if not known[i] then new[#new + 1] = member end
+    if number(piece.max_event_times[i]) and not before[i] and not done[i] and not job.is_complete then
+      local at = #unseen.members + 1
+      unseen.members[at], unseen.max_event_times[at] = member, piece.max_event_times[i]
+    end
   end
+  return new, unseen
 end
-if #new > 0 and job.is_complete then values.refuse('job_complete') end
-observation.check_room(new)
-local observed = clock.observed_time(args.query)
-if #new > 0 then observation.add_substreams(args.query, new, observed) end
-unseen, event_times = observation.set_aside_future(args.query, unseen, event_times, {})
-observation.observe(args.query, unseen, event_times, {}, observed)
-local is_affected, affected = {}, {}
-for _, list in ipairs({new, unseen}) do
-  for _, member in ipairs(list) do is_affected[member] = true end
+
+local function declare(record, piece)
+  local new, unseen = changes_of(piece)
+  local observed = clock.observed_time(query)
+  if #new > 0 then observation.add_substreams(query, new, observed) end
+  unseen = observation.set_aside_future(unseen)
+  local _, active = observation.observe(query, unseen, observed)
+  journal.add(record.active, active)
+  record.is_observed = record.is_observed or #unseen.members > 0
+  local is_affected, affected = {}, {}
+  for _, list in ipairs({new, unseen.members}) do
+    for _, member in ipairs(list) do is_affected[member] = true end
+  end
+  for _, member in ipairs(piece.members) do
+    if is_affected[member] then affected[#affected + 1] = member end
+  end
+  journal.add(record.affected, affected)
 end
-for _, member in ipairs(members) do
-  if is_affected[member] then affected[#affected + 1] = member end
-end
-if #unseen > 0 then
-  job.evaluation_due = 1
-  -- Computed watermarks assume that only evaluations sample a history.
-  if state.config.has_clock_driven then job.evaluate_each = 1 end
-end
-if #affected > 0 then journal.write_action('declare', args.query, affected) end
-return reply.finish({applied = #affected > 0})
+
+return steps.run({
+  function(record)
+    reply.load()
+    record.affected, record.active = journal.summary(), journal.summary()
+    observation.look_for_room(record, args.size or #args.members)
+  end,
+  function(record)
+    return substreams.each(record, function(piece)
+      local new, unseen = changes_of(piece)
+      if #new > 0 and job.is_complete then values.refuse('job_complete') end
+      observation.count_new(record, query, piece.members)
+      observation.check(record, unseen)
+    end)
+  end,
+  function(record)
+    observation.refuse_if_full(record)
+    if record.future then journal.write_substreams('future', query, record.future) end
+  end,
+  function(record)
+    return substreams.each(record, function(piece) declare(record, piece) end)
+  end,
+  function(record)
+    journal.write_substreams('active', query, record.active)
+    if record.is_observed then
+      job.evaluation_due = 1
+      -- Computed watermarks assume that only evaluations sample a history.
+      if state.config.has_clock_driven then job.evaluate_each = 1 end
+    end
+    if record.affected.count > 0 then journal.write_action('declare', query, record.affected) end
+    return reply.finish({applied = record.affected.count > 0})
+  end,
+})
 end
 commands.delete = function()
--- Delete a job and its data. A tombstone stays, so that reports are refused and a create starts a new incarnation.
+-- Delete a job and its data. A tombstone stays for some time, so that reports are refused. The highest incarnation of all
+-- deleted jobs stays, so that a create starts a new incarnation.
 --
--- args   version
--- errors job_not_found (never created), revision_mismatch; a repeated delete succeeds
+-- args   version (see state.check_version), tombstones (number of tombstones that stay)
+-- errors job_not_found, revision_mismatch; a repeated delete succeeds
 local job = state.job
-if state.read() == 'deleted' then return {map = {}} end
+state.changes.is_step = true  -- also during another command's steps, whose remaining steps are then lost
+if state.read() == 'deleted' then
+  -- The tombstones of older versions do not expire.
+  state.expire_tombstone(tonumber(redis.call('HGET', key.job, 'deleted')), args.tombstones)
+  return {map = {}}
+end
 clock.load()
 state.check_version(args.version)
 removal.remove_all()
-redis.call('DEL', key.journal)
-for _, interval in ipairs(constants.SAMPLE_INTERVALS_MS) do redis.call('DEL', key.timeline(interval)) end
-state.delete()
+redis.call('UNLINK', key.journal)
+for _, interval in ipairs(constants.SAMPLE_INTERVALS_MS) do redis.call('UNLINK', key.timeline(interval)) end
+state.delete(args.tombstones)
 redis.call('ZREM', key.sweeps, key.name)
 redis.call('SREM', key.jobs, key.name)
 journal.announce()
@@ -3237,7 +3931,8 @@ local function count(sets, from, to)
   return sum
 end
 
-local sets, frozen = emission.active_sets(), {{key.frozen, 0}}
+local evaluated = job.evaluated or 0
+local sets, frozen = emission.active_sets(), {{key.frozen, 0}, {key.idle_constant, 0}, {key.idle_advancing, evaluated}}
 local low, high = range_of(sets)
 if not low or membership.count() <= args.more_than then return emission.watermark_state() end
 local _, highest_frozen = range_of(frozen)
@@ -3247,7 +3942,10 @@ local start, active, others = low - values.modulo(low, width), {}, {}
 for from = start, high, width do
   active[#active + 1], others[#others + 1] = count(sets, from, from + width), count(frozen, from, from + width)
 end
-local earlier = redis.call('ZCOUNT', key.frozen, '(-inf', '(' .. text(start))
+local earlier = 0
+for _, set in ipairs(frozen) do
+  earlier = earlier + redis.call('ZCOUNT', set[1], '(-inf', '(' .. text(start - set[2]))
+end
 return emission.watermark_state({width = width, start = start, active = active, others = others, earlier = earlier})
 end
 commands.done = function()
@@ -3257,34 +3955,66 @@ commands.done = function()
 -- args   query, members, actor, reason
 -- reply  applied
 -- errors substream_not_found
-local query, members = args.query, args.members
-reply.load()
-substreams.check_known(query, members)
-local _, new = bulk.split_by_set(key.done, members)
-if #new > 0 then
-  local active, idle = bulk.split_by_set(key.last_events(query), new)
+local query = args.query
+
+local function set_done(members)
+  local active, idle = bulk.split_by_set(key.last_events(query), members)
   bulk.zadd_each(key.done, bulk.zmscore(key.last_events(query), active), active)
   bulk.zadd_each(key.done, bulk.zmscore(key.idle(query), idle), idle)
   idleness.freeze(active)
-  bulk.zadd_all(key.since, state.job.now, new)
-  for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, new) end
-  bulk.hdel(key.clock_driven, new)
-  journal.write_action('done', query, new)
+  idleness.freeze((bulk.split(idle, advancing.idle_ones(idle))))
+  bulk.zadd_all(key.since, state.job.now, members)
+  for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, members) end
+  bulk.hdel(key.clock_driven, members)
 end
-evaluate.evaluate(true)
-return reply.finish({applied = #new > 0})
+
+return steps.run({
+  function(record)
+    reply.load()
+    record.done = journal.summary()
+  end,
+  function(record)
+    return substreams.check_known(record, query)
+  end,
+  function(record)
+    return substreams.each(record, function(piece)
+      local _, new = bulk.split_by_set(key.done, piece.members)
+      set_done(new)
+      journal.add(record.done, new)
+    end)
+  end,
+  function(record)
+    if record.done.count > 0 then journal.write_action('done', query, record.done) end
+    evaluate.evaluate(true)
+    return reply.finish({applied = record.done.count > 0})
+  end,
+})
 end
 commands.evict = function()
 -- Evict substreams; ignore unknown substreams.
 --
 -- args   query, members, actor, reason
 -- reply  applied
-reply.load()
-local known = membership.split(args.members)
-substreams.forget(args.query, known)
-if #known > 0 then journal.write_action('evict', args.query, known) end
-evaluate.evaluate(true)
-return reply.finish({applied = #known > 0})
+return steps.run({
+  function(record)
+    reply.load()
+    record.evicted = journal.summary()
+  end,
+  function(record)
+    return substreams.each(record, function(piece)
+      local known = membership.split(piece.members)
+      substreams.note_removed(record, known)
+      substreams.forget(args.query, known)
+      journal.add(record.evicted, known)
+    end)
+  end,
+  substreams.lower_maxima,
+  function(record)
+    if record.evicted.count > 0 then journal.write_action('evict', args.query, record.evicted) end
+    evaluate.evaluate(true)
+    return reply.finish({applied = record.evicted.count > 0})
+  end,
+})
 end
 commands.explain = function()
 -- Return the data of an explanation: the job after a sweep, and its holders, lowest first. Active substreams and open
@@ -3296,7 +4026,7 @@ commands.explain = function()
 local job, number = state.job, values.number
 local limit = args.limit
 reply.load()
-evaluate.sweep()
+evaluate.sweep_for_read()
 
 local listed, is_listed = {}, {}
 local function list_query(query)
@@ -3396,17 +4126,38 @@ commands.idle = function()
 -- args   query, members, actor, reason
 -- reply  applied
 -- errors substream_not_found, substream_done
-local query, members = args.query, args.members
-reply.load()
-substreams.check_known(query, members)
-local done = bulk.split_by_set(key.done, members)
-if #done > 0 then values.refuse('substream_done', {query = query, substreams = done}) end
-local active = bulk.split_by_set(key.last_events(query), members)
-local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
-bulk.zadd_all(key.forced_idle, 1, members)
-if #active > 0 then journal.write_action('idle', query, active) end
-evaluate.evaluate(has_left)
-return reply.finish({applied = #active > 0})
+local query = args.query
+
+return steps.run({
+  function(record)
+    reply.load()
+    record.idle, record.has_left = journal.summary(), false
+  end,
+  function(record)
+    return substreams.check_known(record, query)
+  end,
+  function(record)
+    return steps.check(record, args.stored and args.members, function(piece)
+      return (bulk.split_by_set(key.done, piece.members))
+    end, function(done)
+      values.refuse('substream_done', {query = query, substreams = done})
+    end)
+  end,
+  function(record)
+    return substreams.each(record, function(piece)
+      local active = bulk.split_by_set(key.last_events(query), piece.members)
+      local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
+      bulk.zadd_all(key.forced_idle, 1, piece.members)
+      journal.add(record.idle, active)
+      record.has_left = record.has_left or has_left
+    end)
+  end,
+  function(record)
+    if record.idle.count > 0 then journal.write_action('idle', query, record.idle) end
+    evaluate.evaluate(record.has_left)
+    return reply.finish({applied = record.idle.count > 0})
+  end,
+})
 end
 commands.late = function()
 -- Read late rows by hour of event time, oldest hour first. A large result is split into several replies.
@@ -3447,6 +4198,15 @@ local found = redis.call('HMGET', member == '' and key.job or key.rows, unpack(f
 for i, class in ipairs(CLASSES) do counts[class] = found[i] or nil end
 return emission.watermark_state({is_known = membership.known({member})[1] or nil,
   counts = {map = counts}, hours = hours, next = following})
+end
+commands.put = function()
+-- Store a piece of the columns of a large command before the command (see parts/steps).
+--
+-- args   stored (id of the pieces), number (from 0), piece (columns)
+local pieces = key.pieces(args.stored)
+redis.call('HSET', pieces, args.number, cmsgpack.pack(args.piece))
+redis.call('PEXPIRE', pieces, constants.PIECES_KEPT_MS)
+return {map = {}}
 end
 commands.queries = function()
 -- Read the queries of a job with their latest batches.
@@ -3498,17 +4258,18 @@ evaluate.evaluate(has_left)
 return reply.finish({applied = true})
 end
 commands.report = function()
--- Apply event times and watermarks immediately, without a batch.
+-- Apply event times and watermarks immediately, without a batch. A large report runs in steps (see parts/steps).
 --
 -- args   max_substreams; tokens (of the clients that sent the reports); members, max_event_times, watermarks,
 --        min_event_times (columns); delayed, delays (columns: members, lists of alternating buckets and rows; may be
---        absent)
--- reply  without_effect (members)
+--        absent); or stored pieces of these columns: stored, size (number of members), members and delayed (ranges)
+-- reply  applied; without_effect (members; absent if the columns were stored)
 -- errors job_complete, event_time_missing, too_many_substreams
 local job, config, number = state.job, state.config, values.number
 
 -- Return the lowest event time, which limits watermarks that follow the clock; infinite if there are no such watermarks.
-local function lowest_event_time(event_times, min_event_times)
+local function lowest_event_time(report)
+  local event_times, min_event_times = report.max_event_times, report.min_event_times
   if not config.has_clock_driven and #event_times > 0 then return math.huge end
   local lowest
   for i, event_time in ipairs(event_times) do
@@ -3528,50 +4289,77 @@ local function missing_from(names, members)
   return missing
 end
 
-reply.load()
-state.look_for_rare_sets()
-if job.is_complete then values.refuse('job_complete') end
-observation.check_event_times(args.members, args.max_event_times, args.watermarks)
-observation.check_room(args.members)
-for _, token in ipairs(args.tokens) do tokens.accept(token) end
-job.last_contact = job.now
-local members, event_times, watermarks, min_event_times =
-  observation.set_aside_future('', args.members, args.max_event_times, args.watermarks, args.min_event_times)
-if args.delayed then delays.measure('', args.delayed, args.delays, merge.merged_watermark()) end
-local names = observation.observe('', members, event_times, watermarks, job.observed_now, args.members)
-evaluate.after_report(lowest_event_time(event_times, min_event_times))
-return reply.finish({applied = #names > 0 or nil, without_effect = missing_from(names, args.members)})
+local function each(column)
+  return function(record, visit) return steps.pieces(record, args.stored and args[column], visit) end
+end
+
+local measure, learn = delays.phases('', each('delayed'), merge.merged_watermark)
+
+return steps.run({
+  function(record)
+    reply.load()
+    if not args.stored then state.look_for_rare_sets() end
+    if job.is_complete then values.refuse('job_complete') end
+    observation.look_for_room(record, args.size or #args.members)
+  end,
+  function(record)
+    return steps.check(record, args.stored and args.members, function(piece)
+      observation.count_new(record, '', piece.members)
+      return observation.check(record, piece)
+    end, observation.refuse_watermarks)
+  end,
+  function(record)
+    observation.refuse_if_full(record)
+    for _, token in ipairs(args.tokens) do tokens.accept(token) end
+    job.last_contact = job.now
+    if record.future then journal.write_substreams('future', '', record.future) end
+  end,
+  measure,
+  learn,
+  function(record)
+    record.active = record.active or journal.summary()
+    return each('members')(record, function(piece)
+      local kept = observation.set_aside_future(piece)
+      local names, active = observation.observe('', kept, job.observed_now, piece.members)
+      journal.add(record.active, active)
+      record.applied = record.applied or #names > 0
+      record.lowest = math.min(lowest_event_time(kept) or math.huge, record.lowest or math.huge)
+      if not args.stored then record.without_effect = missing_from(names, piece.members) end
+    end)
+  end,
+  function(record)
+    journal.write_substreams('active', '', record.active)
+    evaluate.after_report(record.lowest)
+    return reply.finish({applied = record.applied, without_effect = record.without_effect})
+  end,
+})
 end
 commands.reset = function()
 -- Start a new incarnation under the same configuration, without a watermark. The journal and the timeline stay.
 --
 -- args   state_epoch, actor, reason
 local job = state.job
+state.changes.is_step = true  -- also during another command's steps, whose remaining steps are then lost
 reply.load()
 removal.remove_all()
+redis.call('HDEL', key.job, 'steps_argument', 'steps_reply')
 state.start(job.incarnation + 1, args.state_epoch, job.now)
 reply.remember()
 journal.write_action('reset')
-substreams.expect_queries()
+substreams.expect_queries({})
 return reply.finish()
 end
 commands.restore = function()
 -- Raise the watermarks of known substreams, and raise C to the lowest watermark of all substreams. Holds limit C; the
--- throttle does not.
+-- throttle does not. Runs in steps (see parts/steps).
 --
 -- args   query, members, watermarks (columns), actor, reason
 -- reply  applied
 -- errors job_complete, substream_not_found
 local job, number, score = state.job, values.number, values.score
-local query, members = args.query, args.members
-reply.load()
-if job.is_complete then values.refuse('job_complete') end
-substreams.check_known(query, members)
+local query = args.query
 
-local driven = {}  -- the active substreams that follow the clock
-advancing.each_materialized(function(member, s, rule) driven[member] = {s = s, rule = rule} end)
-
--- Restore a substream that is idle or does not follow the clock.
+-- Restore a substream that is done or does not follow the clock.
 local function restore_flat(member, watermark, is_active)
   local event_times = max_event_times.of({member})
   redis.call('ZADD', is_active and key.active or key.frozen, score(watermark), member)
@@ -3584,49 +4372,148 @@ local function restore_flat(member, watermark, is_active)
   end
 end
 
-local active, frozen, new = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}
-for i, member in ipairs(members) do
-  local watermark, own = args.watermarks[i], number(active[i] or frozen[i])
-  if driven[member] then own = driven[member].s.own end
-  if values.above(watermark, own) then
-    new[#new + 1] = member
-    if driven[member] then driven[member].s.own = watermark else restore_flat(member, watermark, active[i]) end
+local function restore(record, piece)
+  local members = piece.members
+  local active, frozen, driven, watermarks = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}, {}
+  for i, member in ipairs(members) do
+    local watermark = piece.watermarks[i]
+    if not active[i] and not frozen[i] then  -- follows the clock
+      driven[#driven + 1], watermarks[member] = member, watermark
+    elseif values.above(watermark, number(active[i] or frozen[i])) then
+      restore_flat(member, watermark, active[i])
+      journal.add(record.restored, {member})
+    end
   end
+  local idle = advancing.idle_ones(driven)
+  advancing.each_materialized(driven, function(member, s, rule, _, i)
+    if not values.above(watermarks[member], s.own) then return end
+    s.own = watermarks[member]
+    advancing.place(member, s, rule, idle[i])
+    journal.add(record.restored, {member})
+  end)
 end
-if #new == 0 then return reply.finish({applied = false}) end
 
-local lowest = math.huge
-for member, one in pairs(driven) do
-  advancing.place(member, one.s, one.rule)
-  lowest = math.min(lowest, one.s.own or -math.huge)
+return steps.run({
+  function(record)
+    reply.load()
+    if job.is_complete then values.refuse('job_complete') end
+    record.restored, record.lowest = journal.summary(), math.huge
+  end,
+  function(record)
+    return substreams.check_known(record, query)
+  end,
+  function(record)
+    return substreams.each(record, function(piece) restore(record, piece) end)
+  end,
+  function(record)
+    if record.restored.count == 0 then return end
+    return steps.each(record, advancing.sets(), function(members)
+      advancing.each_materialized(members, function(_, s) record.lowest = math.min(record.lowest, s.own or -math.huge) end)
+    end)
+  end,
+  function(record)
+    if record.restored.count == 0 then return reply.finish({applied = false}) end
+    local lowest = record.lowest
+    job.evaluate_each, job.evaluation_due = 1, 1
+    for _, name in ipairs({key.active, key.frozen}) do
+      local first, watermark = values.lowest_of(name)
+      if first then lowest = math.min(lowest, watermark or -math.huge) end
+    end
+    journal.write_action('restore', query, record.restored)
+    lowest = holds.cap(lowest)
+    if lowest > -math.huge then emission.advance(lowest) end
+    emission.emit()
+    return reply.finish({applied = true})
+  end,
+})
 end
-job.evaluate_each, job.evaluation_due = 1, 1
-for _, name in ipairs({key.active, key.frozen}) do
-  local first, watermark = values.lowest_of(name)
-  if first then lowest = math.min(lowest, watermark or -math.huge) end
-end
-journal.write_action('restore', query, new)
-lowest = holds.cap(lowest)
-if lowest > -math.huge then emission.advance(lowest) end
-emission.emit()
-return reply.finish({applied = true})
+commands.resume = function()
+-- Run the next step of a command (see parts/steps).
+--
+-- args   steps (id of the command)
+-- reply  steps (the id, if another step is due), or the reply of the command
+-- errors steps_lost
+local command, ended = steps.resume()
+if not command then return ended end
+return commands[command]()
 end
 commands.retire = function()
 -- Retire a query: abandon its open batch, and move its substreams to a successor or evict them. A query that is its own
--- successor keeps its substreams and may begin on another checkpoint.
+-- successor keeps its substreams and may begin on another checkpoint. Runs in steps (see parts/steps).
 --
 -- args   query, successor (absent: evict), actor, reason
 -- reply  applied
 -- errors query_not_found
 local job = state.job
 local name, successor = args.query, args.successor
-reply.load()
-local query, own = queries.get(name), substreams.members_of(name)
-local is_missing = redis.call('SISMEMBER', key.missing_queries, name) == 1
-if not query.run_id and #own == 0 and not is_missing then values.refuse('query_not_found', {query = name}) end
-if query.retired and #own == 0 and not is_missing then return reply.finish({applied = false}) end
 
-if successor == name then
+-- Move members of a sorted set to another set under other names. score (absent: the present one): their new score.
+local function move(from_key, to_key, from, to, score)
+  local present, moved = {}, {}
+  for i, present_score in ipairs(bulk.zmscore(from_key, from)) do
+    if present_score then
+      present[#present + 1] = from[i]
+      moved[#moved + 1], moved[#moved + 2] = score or present_score, to[i]
+    end
+  end
+  bulk.zrem(from_key, present)
+  bulk.zadd(to_key, nil, moved)
+end
+
+local function move_fields(name_, from, to)
+  local moved = {}
+  for i, value in ipairs(bulk.hmget(name_, from)) do
+    if value then moved[#moved + 1], moved[#moved + 2] = to[i], value end
+  end
+  bulk.hset(name_, moved)
+  bulk.hdel(name_, from)
+end
+
+-- Add the counters of members to those under other names.
+local function move_rows(from, to)
+  for _, class in ipairs(substreams.ROW_CLASSES) do
+    local fields = {}
+    for i, member in ipairs(from) do fields[i] = class .. ' ' .. member end
+    for i, rows in ipairs(bulk.hmget(key.rows, fields)) do
+      if rows then bulk.add(key.rows, class .. ' ' .. to[i], rows) end
+    end
+    bulk.hdel(key.rows, fields)
+  end
+end
+
+-- Move substreams with their states to the successor; their silence starts now.
+local function hand_over(from, to, now)
+  redis.call('SADD', key.query_names, successor)
+  observation.remove_placeholder(successor)
+  local sets = {key.max_event_times, key.active, key.frozen, key.forced_idle, key.since, key.constant, key.advancing,
+    key.next_change, key.idle_constant, key.idle_advancing, key.idle_lagged}
+  for _, limit in ipairs(constants.POLICY_LIMITS) do sets[#sets + 1] = key.lagged(limit) end
+  for _, set in ipairs(sets) do move(set, set, from, to) end
+  move(key.done, key.done, from, to, now)
+  move(key.last_events(name), key.last_events(successor), from, to, now)
+  move(key.idle(name), key.idle(successor), from, to, now)
+  for _, hash in ipairs({key.clock_driven, key.delays, key.learned_lags}) do move_fields(hash, from, to) end
+  move_rows(from, to)
+end
+
+-- Move members to the successor, unless it has substreams with their names; evict the others.
+local function remove(record, members)
+  if successor then
+    local names, from, to = {}, {}, {}
+    for i, member in ipairs(members) do names[i] = successor .. '/' .. policy.name_of(member) end
+    for i, is_taken in ipairs(membership.known(names)) do
+      if not is_taken then from[#from + 1], to[#to + 1] = members[i], names[i] end
+    end
+    if #from > 0 then hand_over(from, to, (clock.observed_time(successor))) end
+  end
+  substreams.note_removed(record, members)
+  substreams.forget(name, members)
+  journal.add(record.removed, members)
+  return #members
+end
+
+-- Abandon the open batch of a query that keeps its substreams.
+local function give_up(query)
   local applied = query.open
   if applied then
     batches.give_up(query)
@@ -3636,58 +4523,47 @@ if successor == name then
   return reply.finish({applied = applied})
 end
 
-local function move(from_key, to_key, from, to, score)
-  local present = redis.call('ZSCORE', from_key, from)
-  if not present then return end
-  redis.call('ZREM', from_key, from)
-  redis.call('ZADD', to_key, score or present, to)
-end
-
-local function move_field(name_, from, to)
-  local value = redis.call('HGET', name_, from)
-  if value then redis.call('HSET', name_, to, value) end
-  redis.call('HDEL', name_, from)
-end
-
--- Move a substream with its state to the successor; its silence starts now.
-local function hand_over_member(from, to, now)
-  redis.call('SADD', key.query_names, successor)
-  observation.remove_placeholder(successor)
-  local sets = {key.max_event_times, key.active, key.frozen, key.forced_idle, key.since, key.constant, key.advancing,
-    key.next_change}
-  for _, limit in ipairs(constants.POLICY_LIMITS) do sets[#sets + 1] = key.lagged(limit) end
-  for _, set in ipairs(sets) do move(set, set, from, to) end
-  move(key.done, key.done, from, to, now)
-  move(key.last_events(name), key.last_events(successor), from, to, now)
-  move(key.idle(name), key.idle(successor), from, to, now)
-  for _, hash in ipairs({key.clock_driven, key.delays, key.learned_lags}) do move_field(hash, from, to) end
-  for _, class in ipairs(substreams.ROW_CLASSES) do
-    local rows = redis.call('HGET', key.rows, class .. ' ' .. from)
-    if rows then bulk.add(key.rows, class .. ' ' .. to, rows) end
-    redis.call('HDEL', key.rows, class .. ' ' .. from)
-  end
-end
-
-if not query.run_id then  -- the query has made no call: store it as retired
-  redis.call('ZADD', key.queries, 'NX', job.now, name)
-  redis.call('SADD', key.query_names, name)
-  query.query_id, query.run_id, query.last_contact = '', '', job.now
-end
-batches.give_up(query)
-redis.call('ZREM', key.last_seen, name)
-if successor then
-  local names, now = {}, (clock.observed_time(successor))
-  for i, member in ipairs(own) do names[i] = successor .. '/' .. policy.name_of(member) end
-  local taken = membership.known(names)
-  for i, member in ipairs(own) do
-    if not taken[i] then hand_over_member(member, names[i], now) end
-  end
-end
-observation.remove_placeholder(name)
-substreams.forget(name, own)
-journal.write_action(successor and 'hand_over' or 'retire', name, own, 'successor', successor)
-evaluate.evaluate(true)
-return reply.finish({applied = true})
+return steps.run({
+  function(record)
+    clock.read()
+    record.removed = journal.summary()
+  end,
+  function(record)  -- a query may have done substreams only
+    return steps.each(record, {key.done}, function(members)
+      record.has_done = record.has_done or #substreams.of_query(name, members) > 0
+    end)
+  end,
+  function(record)
+    clock.advance(clock.now())
+    reply.remember()
+    local query, is_missing = queries.get(name), redis.call('SISMEMBER', key.missing_queries, name) == 1
+    local is_empty = not record.has_done and not is_missing
+      and redis.call('EXISTS', key.last_events(name), key.idle(name)) == 0
+    if is_empty and not query.run_id then values.refuse('query_not_found', {query = name}) end
+    if is_empty and query.retired then return reply.finish({applied = false}) end
+    if successor == name then return give_up(query) end
+    if not query.run_id then  -- the query has made no call: store it as retired
+      redis.call('ZADD', key.queries, 'NX', job.now, name)
+      redis.call('SADD', key.query_names, name)
+      query.query_id, query.run_id, query.last_contact = '', '', job.now
+    end
+    batches.give_up(query)
+    redis.call('ZREM', key.last_seen, name)
+    observation.remove_placeholder(name)
+  end,
+  function(record)
+    return steps.each(record, {key.last_events(name), key.idle(name)}, function(members) return remove(record, members) end)
+  end,
+  function(record)
+    return steps.each(record, {key.done}, function(members) return remove(record, substreams.of_query(name, members)) end)
+  end,
+  substreams.lower_maxima,
+  function(record)
+    journal.write_action(successor and 'hand_over' or 'retire', name, record.removed, 'successor', successor)
+    evaluate.evaluate(true)
+    return reply.finish({applied = true})
+  end,
+})
 end
 commands.stage = function()
 -- Store the report of one partition until its batch commits.
@@ -3696,21 +4572,51 @@ commands.stage = function()
 --        rows and future_rows may be empty); delayed, delays (columns: members, lists of alternating buckets and rows)
 -- reply  applied: false if the batch is already committed
 -- errors query_fenced, query_retired, batch_not_begun, event_time_missing, too_many_substreams
-reply.load()
-local query = batches.begun_query(args.run, args.batch_id)
-observation.check_event_times(args.members, args.max_event_times, args.watermarks)
-local is_open = query.open and args.batch_id == query.latest
-if is_open then observation.check_room(args.members) end
-tokens.accept(args.token)
-batches.contact(query)
-if is_open then
-  local members, event_times, watermarks =
-    observation.set_aside_future(query.name, args.members, args.max_event_times, args.watermarks)
-  staging.add(query, {partition = args.partition, members = members, event_times = event_times,
-    watermarks = watermarks, counted = args.members, rows = args.rows, future_rows = args.future_rows,
-    delayed = args.delayed, delays = args.delays})
+return steps.run({
+  function(record)
+    reply.load()
+    local query = batches.begun_query(args.run, args.batch_id)
+    record.is_open = query.open and args.batch_id == query.latest or false
+    if record.is_open then observation.look_for_room(record, args.size or #args.members) end
+  end,
+  function(record)
+    return steps.check(record, args.stored and args.members, function(piece)
+      observation.count_new(record, args.run.query, piece.members)
+      return observation.check(record, piece)
+    end, observation.refuse_watermarks)
+  end,
+  function(record)
+    observation.refuse_if_full(record)
+    tokens.accept(args.token)
+    batches.contact(queries.get(args.run.query))
+    if record.is_open and record.future then journal.write_substreams('future', args.run.query, record.future) end
+  end,
+  function(record)
+    if not record.is_open then return end
+    return steps.pieces(record, args.stored and args.members, function(piece)
+      local kept = observation.set_aside_future(piece)
+      staging.add(queries.get(args.run.query), {partition = args.partition, members = kept.members,
+        event_times = kept.max_event_times, watermarks = kept.watermarks, counted = piece.members, rows = piece.rows,
+        future_rows = piece.future_rows, delayed = piece.delayed, delays = piece.delays})
+    end)
+  end,
+  function(record) return reply.finish({applied = record.is_open}) end,
+})
 end
-return reply.finish({applied = is_open})
+commands.staged = function()
+-- Return some of the staged reports of a query, which the coordinator joins before the batch commits (see parts/staging).
+--
+-- args   query, cursor (0: the first reports)
+-- reply  cursor (0: no more reports), reports: each with its order, and members, event_times, watermarks, counted, rows,
+--        future_rows, delayed and delays (columns)
+clock.read()
+local cursor, found = unpack(redis.call('HSCAN', key.staged(args.query), args.cursor, 'COUNT', 1))
+local reports = {}
+for i = 2, #found, 2 do
+  local order, report = cmsgpack.unpack(found[i])
+  report.order, reports[#reports + 1] = order, {map = report}
+end
+return {map = {cursor = cursor, reports = reports}}
 end
 commands.status = function()
 -- Read the status of a job.
@@ -3719,9 +4625,10 @@ commands.status = function()
 local job, number = state.job, values.number
 clock.load()
 local missing = redis.call('SMEMBERS', key.missing_queries)
-local frozen, done = redis.call('ZCARD', key.frozen), redis.call('ZCARD', key.done)
+local done = redis.call('ZCARD', key.done)
 local known = membership.count() - #missing
-local active, idle = membership.count_active(), frozen - done
+local active = membership.count_active()
+local idle = membership.count() - active - done
 for _, query in ipairs(missing) do
   if redis.call('ZSCORE', key.active, query .. '/') then active = active - 1 else idle = idle - 1 end
 end
@@ -3755,7 +4662,7 @@ clock.load()
 
 local function watermark_of(member)
   local rule = policy.of(member)
-  if rule.limit and redis.call('ZSCORE', key.lagged(rule.limit), member) then
+  if rule.limit and (redis.call('ZSCORE', key.lagged(rule.limit), member) or advancing.idle_ones({member})[1]) then
     return clock_driven.own_watermark(clock_driven.read(redis.call('HGET', key.clock_driven, member)), rule)
   end
   return number(redis.call('ZSCORE', key.active, member) or redis.call('ZSCORE', key.frozen, member))
@@ -3819,10 +4726,30 @@ return emission.watermark_state({config = redis.call('HGET', key.job, 'config'),
 end
 commands.sweep = function()
 -- Evaluate a job because time has passed. Reads of a watermark also use this command, because watermarks may follow the
--- clock.
-reply.load()
-evaluate.sweep()
-return reply.finish()
+-- clock. Runs in steps (see parts/steps) if the evaluation must poll many substreams.
+--
+-- args   is_read (absent: false)
+-- reply  unfinished (true: another sweep is due immediately)
+local job = state.job
+return steps.run({
+  function(record)
+    reply.load()
+    record.polls, record.lowest = advancing.needs_steps(), math.huge
+    if record.polls then evaluate.exclude() end
+  end,
+  function(record)
+    if not record.polls then return end
+    local remain = steps.each(record, advancing.sets(), function(members)
+      record.lowest = math.min(record.lowest, advancing.poll(members, math.huge))
+    end)
+    if not remain then advancing.record_polls(record.lowest) end
+    return remain
+  end,
+  function()
+    if args.is_read then evaluate.sweep_for_read() else evaluate.sweep() end
+    return reply.finish({unfinished = job.evaluation_due and true or nil})
+  end,
+})
 end
 commands.timeline = function()
 -- Read the samples of a job, oldest first.
@@ -3839,7 +4766,7 @@ commands.watch = function()
 -- reply  newest (id of the newest record), known (the record that the client has; empty if the journal no longer
 --        keeps it, and later records may be lost), records (the later records); records are entries of the stream
 reply.load()
-evaluate.sweep()
+evaluate.sweep_for_read()
 local found = reply.finish()
 local known = args.after and redis.call('XRANGE', key.journal, args.after, args.after) or {}
 found.map.newest = redis.call('XREVRANGE', key.journal, '+', '-', 'COUNT', 1)[1][1]
@@ -3847,8 +4774,8 @@ found.map.known = known
 found.map.records = #known > 0 and redis.call('XRANGE', key.journal, '(' .. args.after, '+', 'COUNT', args.limit) or {}
 return found
 end
-return function(command)
-state.forget()
+return function(command, argument)
+state.forget(command, argument)
 return commands[command]()
 end
 end
@@ -3857,77 +4784,85 @@ local function call(command, keys, argument)
 run = run or create()
 key.enter(keys)
 args = cmsgpack.unpack(argument)
-local ok, result = pcall(run, command)
+local ok, result = pcall(run, command, argument)
 if ok then return result end
 if type(result) == 'table' and result.refused then return {map = result.refused} end
 if type(result) == 'string' and string.find(result, '^%u+ ') then result = {err = result} end  -- keeps its code
 error(result, 0)
 end
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_begin', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_attend', flags = {},
+callback = function(keys, arguments) return call('attend', keys, arguments[1]) end}
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_begin', flags = {},
 callback = function(keys, arguments) return call('begin', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_commit', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_commit', flags = {},
 callback = function(keys, arguments) return call('commit', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_complete', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_complete', flags = {},
 callback = function(keys, arguments) return call('complete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_completeness', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_completeness', flags = {'no-writes'},
 callback = function(keys, arguments) return call('completeness', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_configure', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_configure', flags = {},
 callback = function(keys, arguments) return call('configure', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_declare', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_declare', flags = {},
 callback = function(keys, arguments) return call('declare', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_delete', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_delete', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('delete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_distribution', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_distribution', flags = {'no-writes'},
 callback = function(keys, arguments) return call('distribution', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_done', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_done', flags = {},
 callback = function(keys, arguments) return call('done', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_evict', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_evict', flags = {},
 callback = function(keys, arguments) return call('evict', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_explain', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_explain', flags = {},
 callback = function(keys, arguments) return call('explain', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_heartbeat', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_heartbeat', flags = {},
 callback = function(keys, arguments) return call('heartbeat', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_history', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_history', flags = {'no-writes'},
 callback = function(keys, arguments) return call('history', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_hold', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_hold', flags = {},
 callback = function(keys, arguments) return call('hold', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_idle', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_idle', flags = {},
 callback = function(keys, arguments) return call('idle', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_late', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_late', flags = {'no-writes'},
 callback = function(keys, arguments) return call('late', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_queries', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_put', flags = {},
+callback = function(keys, arguments) return call('put', keys, arguments[1]) end}
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_queries', flags = {'no-writes'},
 callback = function(keys, arguments) return call('queries', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_release', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_release', flags = {},
 callback = function(keys, arguments) return call('release', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_reopen', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_reopen', flags = {},
 callback = function(keys, arguments) return call('reopen', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_report', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_report', flags = {},
 callback = function(keys, arguments) return call('report', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_reset', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_reset', flags = {},
 callback = function(keys, arguments) return call('reset', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_restore', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_restore', flags = {},
 callback = function(keys, arguments) return call('restore', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_retire', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_resume', flags = {'allow-oom'},
+callback = function(keys, arguments) return call('resume', keys, arguments[1]) end}
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_retire', flags = {},
 callback = function(keys, arguments) return call('retire', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_stage', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_stage', flags = {},
 callback = function(keys, arguments) return call('stage', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_status', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_staged', flags = {'no-writes'},
+callback = function(keys, arguments) return call('staged', keys, arguments[1]) end}
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_status', flags = {'no-writes'},
 callback = function(keys, arguments) return call('status', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_substreams', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_substreams', flags = {'no-writes'},
 callback = function(keys, arguments) return call('substreams', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_sweep', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_sweep', flags = {},
 callback = function(keys, arguments) return call('sweep', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_timeline', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_timeline', flags = {'no-writes'},
 callback = function(keys, arguments) return call('timeline', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_watch', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_watch', flags = {},
 callback = function(keys, arguments) return call('watch', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_together', flags = {},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_together', flags = {},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end
 return replies
 end}
-redis.register_function{function_name = 'tidegate_59fcc3510505d125_reads_together', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_30585e3d2c589d78_reads_together', flags = {'no-writes'},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end

@@ -1,7 +1,7 @@
 """``python -m tests.support.versions.previous serve``: a coordinator with the functions of the previous version.
 
-``previous.lua`` is a copy of the functions without the schema of a job. It has all later corrections, because the
-twin test compares every answer. After a release, ``python -m tests.support.versions.freeze`` replaces the copy.
+``previous.lua`` is a copy of the functions. It has all later corrections, because the twin test compares every answer.
+After a release, ``python -m tests.support.versions.freeze`` replaces the copy.
 """
 
 import re

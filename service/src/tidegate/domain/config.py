@@ -34,7 +34,8 @@ class JobConfig:
     """The configuration of one job. Limits are in milliseconds of processing time; None turns a limit off.
 
     The first of the ``overrides`` whose pattern matches a substream sets its policy. Each of the ``expected_queries``
-    holds the watermark from the start until its substreams are known.
+    holds the watermark from the start until its substreams are known. ``freezes_idle`` is for the conformance traces:
+    watermarks of idle substreams then do not follow the clock.
 
     Raises:
         InvalidConfig: If a limit is outside its range, the job has too many overrides or queries, or a query is
@@ -85,6 +86,7 @@ class JobConfig:
         example=DAY_MS,
         default=DAY_MS,
     )
+    freezes_idle: bool = False
 
     def __post_init__(self) -> None:
         """Validate limits, overrides and expected queries."""

@@ -38,14 +38,16 @@ def _evaluate(job: JobState, cap: int | None, is_sweep: bool) -> None:
     idleness.time_out_queries(job)
     idleness.expire(job)
     counting = [(key, substream) for key, substream in job.substreams.items() if substream.counts]
-    for _, substream in counting:
+    polled = [substream for substream in job.substreams.values() if job.polls(substream)]
+    for substream in polled:
         poll(job, substream, cap)
     job.unattended_at_evaluation_ms = job.unattended_ms
     job.evaluation_due = cap is not None and any(
-        substream.policy.follows_clock and above(substream.uncapped_watermark, cap) for _, substream in counting
+        substream.policy.follows_clock and above(substream.uncapped_watermark, cap) for substream in polled
     )
     before, was_all_idle = job.coalesced_watermark, job.all_idle
-    is_retained = merge(job, [substream.watermark for _, substream in counting], is_sweep)
+    watermarks, idle_ones = [s.watermark for _, s in counting], [s.watermark for s in polled if not s.counts]
+    is_retained = merge(job, watermarks, idle_ones, is_sweep)
     if above(job.coalesced_watermark, before):
         _record_limits(job, counting, is_retained)
     _record_all_idle(job, was_all_idle)

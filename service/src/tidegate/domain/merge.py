@@ -26,13 +26,14 @@ def merged_watermark(job: JobState) -> int | None:
     return highest(job.merged_highest, job.coalesced_watermark)
 
 
-def merge(job: JobState, watermarks: Sequence[int | None], is_sweep: bool) -> bool:
+def merge(job: JobState, watermarks: Sequence[int | None], idle_ones: Sequence[int | None], is_sweep: bool) -> bool:
     """Merge the watermarks of the substreams that count, and move C; return whether retention moved C.
 
-    If no substream counts, the merged watermark is the max watermark. Retention acts in sweeps only.
+    If no substream counts, the merged watermark is the max watermark. It includes the watermarks of idle substreams
+    that follow the clock. Retention acts in sweeps only.
     """
     before = job.coalesced_watermark
-    max_watermark = highest(job.max_watermark, *watermarks)
+    max_watermark = highest(job.max_watermark, *watermarks, *idle_ones)
     has_risen, job.max_watermark = above(max_watermark, job.max_watermark), max_watermark
     job.all_idle = not watermarks
     merged = job.max_watermark if job.all_idle else _minimum(watermarks)

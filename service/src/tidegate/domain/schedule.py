@@ -51,12 +51,12 @@ def _substream_changes(job: JobState) -> Iterator[int | None]:
     # The clock advances during an outage, so substreams that follow the clock are due after the outage.
     after_outage = job.unattended_at_evaluation_ms not in (None, job.unattended_ms)
     for (query, _), substream in job.substreams.items():
-        if substream.counts:
+        if job.polls(substream):
             if after_outage and substream.policy.follows_clock:
                 yield at.observed_ms
             yield substream.policy_state.next_change_ms(substream.uncapped_watermark, at)
-            if query == DIRECT and idle_timeout_ms is not None:
-                yield substream.last_event_ms + idle_timeout_ms
+        if substream.counts and query == DIRECT and idle_timeout_ms is not None:
+            yield substream.last_event_ms + idle_timeout_ms
 
 
 def _would_be_emitted(job: JobState, watermark: int) -> bool:

@@ -210,6 +210,15 @@ class JobState:
     recorded: tuple[int | None, int | None] = (None, None)
     limits_passed: tuple[dict[str, object], ...] = ()
 
+    def polls(self, substream: Substream) -> bool:
+        """Return whether evaluations poll a substream.
+
+        A watermark follows the clock also while its substream is idle. A limit that makes a substream idle would
+        otherwise lower the max watermark, and with it the watermark of the job.
+        """
+        follows = substream.policy.follows_clock and not self.config.freezes_idle
+        return substream.counts or (follows and not substream.done)
+
     @property
     def processing_time(self) -> ProcessingTime:
         """The current time by the clock and in the observed time of the job."""

@@ -33,6 +33,7 @@ def compile_config(config: JobConfig) -> str:
         "throttle": _record(config.throttle),
         "expected_queries": list(config.expected_queries),
         **{name: getattr(config, name) for name in declarations(config) if name not in UNUSED},
+        "freezes_idle": config.freezes_idle or None,
     }
     return json.dumps({name: value for name, value in compiled.items() if value is not None})
 

@@ -74,8 +74,11 @@ JOB_KEYS = (
     Key("clock_driven", "hash of the substreams that follow the clock: member -> state of the policy"),
     Key("constant", "zset of the active clock-driven substreams with a constant watermark: member -> watermark"),
     Key("advancing", "zset of the other active clock-driven substreams: member -> watermark - observed time"),
-    Key("next_change", "zset of the active clock-driven substreams: member -> observed time of the next change"),
-    Key("frozen", "zset of the idle and done substreams: member -> watermark (-inf: none)"),
+    Key("next_change", "zset of the polled clock-driven substreams: member -> observed time of the next change"),
+    Key("idle_constant", "zset of the idle clock-driven substreams with a constant watermark: member -> watermark"),
+    Key("idle_advancing", "zset of the other idle clock-driven substreams: member -> watermark - observed time"),
+    Key("idle_lagged", "zset of the idle clock-driven substreams: member -> watermark by the lag alone"),
+    Key("frozen", "zset of the done substreams, and other idle ones: member -> watermark (-inf: none)"),
     Key("since", "zset of the substreams whose state has changed: member -> processing time of the last change"),
     Key(
         "forced_idle",

@@ -78,7 +78,8 @@ class JobReads:
 
     async def count_substreams(self, job: str) -> int:
         """Return the number of substreams, including placeholders of missing queries; 0 if the job does not exist."""
-        counts = await self._servers.each([(name, ("ZCARD", name)) for name in _member_sets(self._keys, job)])
+        idle, active = _member_sets(self._keys, job)
+        counts = await self._servers.each([(name, ("ZCARD", name)) for name in (*idle, *active)])
         raise_first(counts)
         return sum(counts)
 
@@ -89,9 +90,9 @@ class JobReads:
         state twice, during the read may be missing.
         """
         seen, part = set[SubstreamKey](), list[SubstreamKey]()
-        frozen, *active = _member_sets(self._keys, job)
-        # The first set is read again, because substreams may have become idle in the meantime.
-        for name in (frozen, *active, frozen):
+        idle, active = _member_sets(self._keys, job)
+        # The idle substreams are read again, because active ones may have become idle in the meantime.
+        for name in (*idle, *active, *idle):
             cursor = None
             while cursor != 0:
                 words = ("ZSCAN", name, cursor or 0, "COUNT", ROWS_AT_ONCE)
@@ -239,10 +240,10 @@ def _page_commands(request: JobPageRequest) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
-def _member_sets(keys: Keyspace, job: str) -> list[str]:
-    """Return the sorted sets of all substreams, with placeholders: the idle and done ones, then the active ones."""
+def _member_sets(keys: Keyspace, job: str) -> tuple[list[str], list[str]]:
+    """Return the sorted sets of the idle and done substreams, and of the active ones, with placeholders."""
     active = [keys.key_of(job, "active"), *(keys.key_of(job, "lagged", limit) for limit in POLICY_LIMITS)]
-    return [keys.key_of(job, "frozen"), *active]
+    return [keys.key_of(job, "frozen"), keys.key_of(job, "idle_lagged")], active
 
 
 def _samples(found: list[str] | Exception) -> list[Sample]:

@@ -92,7 +92,7 @@ local function leave(old, member, is_active, max_event_time)
   local watermark = number(redis.call('ZSCORE', is_active and key.active or key.frozen, member))
   if not old.limit then return watermark, nil end
   local s = clock_driven.read(redis.call('HGET', key.clock_driven, member))
-  if is_active then
+  if is_active or advancing.idle_ones({member})[1] then
     clock_driven.materialize(s, old, max_event_time)
     watermark = s.own
     advancing.remove({member})
@@ -110,8 +110,12 @@ local function enter_clock_driven(new, member, is_active, max_event_time, waterm
     advancing.place(member, s, new)
     redis.call('ZADD', key.lagged(new.limit), score(lagged or nil), member)
     job.lowest_clock_driven = math.min(job.lowest_clock_driven, watermark or -math.huge)
-  else
+  elseif config.freezes_idle then
     clock_driven.write(member, s)
+  else
+    redis.call('ZREM', key.frozen, member)
+    advancing.place(member, s, new, true)
+    redis.call('ZADD', key.idle_lagged, score(lagged or nil), member)
   end
 end
 
@@ -136,6 +140,8 @@ local function change_policy(member, is_active)
   elseif is_active then
     if flat_lag then watermark = highest(watermark, minus(max_event_time, flat_lag)) end
     redis.call('ZADD', key.active, score(watermark), member)
+  else
+    redis.call('ZADD', key.frozen, score(watermark), member)
   end
   max_event_times.store({member}, event_times)
 end

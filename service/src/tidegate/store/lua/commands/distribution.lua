@@ -38,7 +38,8 @@ local function count(sets, from, to)
   return sum
 end
 
-local sets, frozen = emission.active_sets(), {{key.frozen, 0}}
+local evaluated = job.evaluated or 0
+local sets, frozen = emission.active_sets(), {{key.frozen, 0}, {key.idle_constant, 0}, {key.idle_advancing, evaluated}}
 local low, high = range_of(sets)
 if not low or membership.count() <= args.more_than then return emission.watermark_state() end
 local _, highest_frozen = range_of(frozen)
@@ -48,5 +49,8 @@ local start, active, others = low - values.modulo(low, width), {}, {}
 for from = start, high, width do
   active[#active + 1], others[#others + 1] = count(sets, from, from + width), count(frozen, from, from + width)
 end
-local earlier = redis.call('ZCOUNT', key.frozen, '(-inf', '(' .. text(start))
+local earlier = 0
+for _, set in ipairs(frozen) do
+  earlier = earlier + redis.call('ZCOUNT', set[1], '(-inf', '(' .. text(start - set[2]))
+end
 return emission.watermark_state({width = width, start = start, active = active, others = others, earlier = earlier})

@@ -13,6 +13,7 @@ local function set_done(members)
   bulk.zadd_each(key.done, bulk.zmscore(key.last_events(query), active), active)
   bulk.zadd_each(key.done, bulk.zmscore(key.idle(query), idle), idle)
   idleness.freeze(active)
+  idleness.freeze((bulk.split(idle, advancing.idle_ones(idle))))
   bulk.zadd_all(key.since, state.job.now, members)
   for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, members) end
   bulk.hdel(key.clock_driven, members)

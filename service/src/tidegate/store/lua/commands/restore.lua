@@ -9,7 +9,7 @@
 local job, number, score = state.job, values.number, values.score
 local query = args.query
 
--- Restore a substream that is idle or does not follow the clock.
+-- Restore a substream that is done or does not follow the clock.
 local function restore_flat(member, watermark, is_active)
   local event_times = max_event_times.of({member})
   redis.call('ZADD', is_active and key.active or key.frozen, score(watermark), member)
@@ -27,17 +27,18 @@ local function restore(record, piece)
   local active, frozen, driven, watermarks = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}, {}
   for i, member in ipairs(members) do
     local watermark = piece.watermarks[i]
-    if not active[i] and not frozen[i] then  -- active, and follows the clock
+    if not active[i] and not frozen[i] then  -- follows the clock
       driven[#driven + 1], watermarks[member] = member, watermark
     elseif values.above(watermark, number(active[i] or frozen[i])) then
       restore_flat(member, watermark, active[i])
       journal.add(record.restored, {member})
     end
   end
-  advancing.each_materialized(driven, function(member, s, rule)
+  local idle = advancing.idle_ones(driven)
+  advancing.each_materialized(driven, function(member, s, rule, _, i)
     if not values.above(watermarks[member], s.own) then return end
     s.own = watermarks[member]
-    advancing.place(member, s, rule)
+    advancing.place(member, s, rule, idle[i])
     journal.add(record.restored, {member})
   end)
 end

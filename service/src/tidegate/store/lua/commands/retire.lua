@@ -49,7 +49,7 @@ local function hand_over(from, to, now)
   redis.call('SADD', key.query_names, successor)
   observation.remove_placeholder(successor)
   local sets = {key.max_event_times, key.active, key.frozen, key.forced_idle, key.since, key.constant, key.advancing,
-    key.next_change}
+    key.next_change, key.idle_constant, key.idle_advancing, key.idle_lagged}
   for _, limit in ipairs(constants.POLICY_LIMITS) do sets[#sets + 1] = key.lagged(limit) end
   for _, set in ipairs(sets) do move(set, set, from, to) end
   move(key.done, key.done, from, to, now)

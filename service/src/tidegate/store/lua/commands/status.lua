@@ -6,9 +6,10 @@
 local job, number = state.job, values.number
 clock.load()
 local missing = redis.call('SMEMBERS', key.missing_queries)
-local frozen, done = redis.call('ZCARD', key.frozen), redis.call('ZCARD', key.done)
+local done = redis.call('ZCARD', key.done)
 local known = membership.count() - #missing
-local active, idle = membership.count_active(), frozen - done
+local active = membership.count_active()
+local idle = membership.count() - active - done
 for _, query in ipairs(missing) do
   if redis.call('ZSCORE', key.active, query .. '/') then active = active - 1 else idle = idle - 1 end
 end

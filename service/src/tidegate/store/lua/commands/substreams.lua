@@ -13,7 +13,7 @@ clock.load()
 
 local function watermark_of(member)
   local rule = policy.of(member)
-  if rule.limit and redis.call('ZSCORE', key.lagged(rule.limit), member) then
+  if rule.limit and (redis.call('ZSCORE', key.lagged(rule.limit), member) or advancing.idle_ones({member})[1]) then
     return clock_driven.own_watermark(clock_driven.read(redis.call('HGET', key.clock_driven, member)), rule)
   end
   return number(redis.call('ZSCORE', key.active, member) or redis.call('ZSCORE', key.frozen, member))

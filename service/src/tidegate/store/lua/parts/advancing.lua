@@ -1,9 +1,12 @@
 -- @include parts/clock_driven
--- The active substreams whose policies follow the clock, in sorted sets, so that an evaluation costs O(log n):
+-- The substreams whose policies follow the clock, in sorted sets, so that an evaluation costs O(log n):
 --
 --   key.constant    member -> watermark, while it is constant
 --   key.advancing   member -> watermark - observed time, while it advances with the clock
 --   key.next_change member -> observed time at which it starts to advance or takes its next step
+--
+-- Idle substreams follow the clock, too. They are in key.idle_constant and key.idle_advancing, and count towards the max
+-- watermark only.
 --
 -- job.lowest_clock_driven is the lowest own watermark of these substreams. An evaluation raises this value to
 -- max(lowest, min(P, cap)), where P is the lowest policy watermark. The result is exact unless a substream has left
@@ -15,13 +18,25 @@ local job, config = state.job, state.config
 local advancing = {}
 local MAX_CAPPED, MAX_GAPS = 16, 8
 
--- Write the state of an active substream, and add it to its sorted sets.
-function advancing.place(member, s, rule)
+-- Return the sorted sets of the active substreams, or those of the idle ones.
+local function sets_of(is_idle)
+  if is_idle then return key.idle_constant, key.idle_advancing end
+  return key.constant, key.advancing
+end
+
+-- Return a column: whether a member is idle and follows the clock.
+function advancing.idle_ones(members)
+  return bulk.zmscore(key.idle_lagged, members)
+end
+
+-- Write the state of a substream, and add it to its sorted sets.
+function advancing.place(member, s, rule, is_idle)
   clock_driven.write(member, s)
   local reading = highest(s.own, s.reached)
   local change = clock_driven.next_change(s, rule, reading)
-  redis.call('ZREM', key.advancing, member)
-  redis.call('ZADD', key.constant, score(reading), member)
+  local constant, moving = sets_of(is_idle)
+  redis.call('ZREM', moving, member)
+  redis.call('ZADD', constant, score(reading), member)
   if change then
     redis.call('ZADD', key.next_change, score(change), member)
   else
@@ -30,20 +45,30 @@ function advancing.place(member, s, rule)
 end
 
 function advancing.remove(members)
-  for _, name in ipairs({key.constant, key.advancing, key.next_change}) do bulk.zrem(name, members) end
+  for _, name in ipairs({key.constant, key.advancing, key.next_change, key.idle_constant, key.idle_advancing,
+    key.idle_lagged}) do
+    bulk.zrem(name, members)
+  end
   for _, limit in ipairs(constants.POLICY_LIMITS) do bulk.zrem(key.lagged(limit), members) end
 end
 
--- Call visit(member, s, rule, max_event_time) for each member.
+-- Call visit(member, s, rule, max_event_time, i) for each member.
 local function each(members, visit)
   local event_times, lines = bulk.zmscore(key.max_event_times, members), bulk.hmget(key.clock_driven, members)
   for i, member in ipairs(members) do
     local rule = policy.of(member)
-    visit(member, clock_driven.read(lines[i]), rule, number(event_times[i]))
+    visit(member, clock_driven.read(lines[i]), rule, number(event_times[i]), i)
   end
 end
 
--- Remove active members; return their watermarks, which then stay constant.
+-- Let active members be idle.
+function advancing.make_idle(members)
+  bulk.zmove(key.constant, key.idle_constant, members)
+  bulk.zmove(key.advancing, key.idle_advancing, members)
+  for _, limit in ipairs(constants.POLICY_LIMITS) do bulk.zmove(key.lagged(limit), key.idle_lagged, members) end
+end
+
+-- Remove members; return their watermarks, which then stay constant.
 function advancing.freeze(members)
   local watermarks = {}
   each(members, function(member, s, rule, max_event_time)
@@ -55,10 +80,16 @@ function advancing.freeze(members)
   return watermarks
 end
 
--- Add frozen members again, with their stored state.
-function advancing.thaw(members)
-  each(members, function(member, s, rule, max_event_time)
-    s.since = job.evaluations
+-- Let idle members be active, with their stored state.
+function advancing.make_active(members)
+  local idle = advancing.idle_ones(members)
+  for _, name in ipairs({key.idle_constant, key.idle_advancing, key.idle_lagged}) do bulk.zrem(name, members) end
+  each(members, function(member, s, rule, max_event_time, i)
+    if idle[i] then
+      clock_driven.materialize(s, rule, max_event_time)
+    else  -- frozen
+      s.since = job.evaluations
+    end
     advancing.place(member, s, rule)
     local lagged = max_event_time and values.minus(max_event_time, rule.initial_lag)
     redis.call('ZADD', key.lagged(rule.limit), score(lagged), member)
@@ -84,36 +115,37 @@ function advancing.observe(member, packed, event_time, before)
   end
 end
 
--- Materialize active members, and call visit(member, s, rule, max_event_time).
+-- Materialize members, and call visit(member, s, rule, max_event_time, i).
 function advancing.each_materialized(members, visit)
-  each(members, function(member, s, rule, max_event_time)
+  each(members, function(member, s, rule, max_event_time, i)
     clock_driven.materialize(s, rule, max_event_time)
-    visit(member, s, rule, max_event_time)
+    visit(member, s, rule, max_event_time, i)
   end)
 end
 
--- Return the sorted sets that together have each active member once, in an order that evaluations do not change.
+-- Return the sorted sets that together have each member once, in an order that evaluations do not change.
 function advancing.sets()
   local sets = {}
   for i, limit in ipairs(constants.POLICY_LIMITS) do sets[i] = key.lagged(limit) end
+  sets[#sets + 1] = key.idle_lagged
   return sets
 end
 
--- Poll active members. Return their lowest own watermark.
+-- Poll members. Return the lowest own watermark of the active ones.
 function advancing.poll(members, cap)
-  local lowest = math.huge
-  advancing.each_materialized(members, function(member, s, rule, max_event_time)
+  local lowest, idle = math.huge, advancing.idle_ones(members)
+  advancing.each_materialized(members, function(member, s, rule, max_event_time, i)
     clock_driven.poll(s, rule, max_event_time)
     if s.reached then s.own = highest(s.own, math.min(s.reached, cap)) end
     s.since = job.evaluations + 1
-    advancing.place(member, s, rule)
-    lowest = math.min(lowest, s.own or -math.huge)
+    advancing.place(member, s, rule, idle[i])
+    if not idle[i] then lowest = math.min(lowest, s.own or -math.huge) end
     job.max_watermark = highest(s.own, job.max_watermark)
   end)
   return lowest
 end
 
--- Record an evaluation that has polled all active members.
+-- Record an evaluation that has polled all members.
 function advancing.record_polls(lowest)
   job.lowest_clock_driven = lowest
   clock_driven.clear_capped()
@@ -122,16 +154,17 @@ function advancing.record_polls(lowest)
   job.evaluations = job.evaluations + 1
 end
 
--- Return whether the next evaluation must poll each active member.
+-- Return whether the next evaluation must poll each member.
 local function is_each_due()
   return job.evaluate_each or job.unattended ~= job.unattended_at_evaluation
 end
 
 local function are_many()
-  return redis.call('ZCARD', key.constant) + redis.call('ZCARD', key.advancing) > bulk.CHUNK
+  local active = redis.call('ZCARD', key.constant) + redis.call('ZCARD', key.advancing)
+  return active + redis.call('ZCARD', key.idle_lagged) > bulk.CHUNK
 end
 
--- Return whether each active member must be polled in steps, before the next evaluation.
+-- Return whether each member must be polled in steps, before the next evaluation.
 function advancing.needs_steps()
   return config.has_clock_driven and not job.is_complete and is_each_due() and are_many()
 end
@@ -140,45 +173,53 @@ end
 local function take_changes()
   local due = redis.call('ZRANGE', key.next_change, '-inf', job.observed_now, 'BYSCORE', 'LIMIT', 0, bulk.CHUNK)
   if #due == 0 then return 0 end
-  local moved, scored = {}, {}  -- the members that begin to advance
-  each(due, function(member, s, rule, max_event_time)
+  local idle, moved, scored = advancing.idle_ones(due), {}, {{}, {}}  -- the members that begin to advance
+  each(due, function(member, s, rule, max_event_time, i)
     if rule.max_delay_ms then
       clock_driven.materialize(s, rule, max_event_time)
       clock_driven.poll(s, rule, max_event_time)
-      return advancing.place(member, s, rule)
+      return advancing.place(member, s, rule, idle[i])
     end
     local _, distance = clock_driven.next_change(s, rule, highest(s.own, s.reached))
     if math.abs(distance) > values.HIGHEST then  -- no exact score: constant until the next evaluation
-      redis.call('ZADD', key.constant, score(highest(s.own, clock_driven.now(s, rule))), member)
+      redis.call('ZADD', (sets_of(idle[i])), score(highest(s.own, clock_driven.now(s, rule))), member)
       redis.call('ZADD', key.next_change, score(job.observed_now + 1), member)
     else
-      local at = #moved + 1
-      moved[at], scored[2 * at - 1], scored[2 * at] = member, distance, member
+      local of_kind = scored[idle[i] and 2 or 1]
+      moved[#moved + 1], of_kind[#of_kind + 1], of_kind[#of_kind + 2] = member, distance, member
     end
   end)
-  bulk.zrem(key.next_change, moved)
-  bulk.zrem(key.constant, moved)
-  bulk.zadd(key.advancing, nil, scored)
+  for _, name in ipairs({key.next_change, key.constant, key.idle_constant}) do bulk.zrem(name, moved) end
+  bulk.zadd(key.advancing, nil, scored[1])
+  bulk.zadd(key.idle_advancing, nil, scored[2])
   return #due
 end
 
--- Return the lowest and the highest current watermark, infinite if there are no members. A missing watermark counts as
--- -inf.
-local function extremes()
-  local lowest, top = math.huge, -math.huge
-  local member, reading = values.lowest_of(key.constant)
+-- Return the lowest and the highest watermark of active or idle members, infinite if there are none. A missing watermark
+-- counts as -inf.
+local function extremes_of(is_idle)
+  local lowest, top, constant, moving = math.huge, -math.huge, sets_of(is_idle)
+  local member, reading = values.lowest_of(constant)
   if member then
     lowest = reading or -math.huge
-    local _, last = values.highest_of(key.constant)
+    local _, last = values.highest_of(constant)
     top = last or -math.huge
   end
-  member, reading = values.lowest_of(key.advancing)
+  member, reading = values.lowest_of(moving)
   if member then
     lowest = math.min(lowest, reading + job.observed_now, values.HIGHEST)
-    local _, last = values.highest_of(key.advancing)
+    local _, last = values.highest_of(moving)
     top = math.max(top, math.min(last + job.observed_now, values.HIGHEST))
   end
   return lowest, top
+end
+
+-- Return the lowest current watermark of the active members, and the highest one of all members.
+local function extremes()
+  local lowest, top = extremes_of(false)
+  if redis.call('EXISTS', key.idle_lagged) == 0 then return lowest, top end
+  local _, top_of_idle = extremes_of(true)
+  return lowest, math.max(top, top_of_idle)
 end
 
 local function note_gap()
@@ -230,7 +271,7 @@ function advancing.evaluate(cap, has_left)
   else
     is_unfinished = evaluate_sets(cap, has_left)
   end
-  if cap < math.huge and job.lowest_clock_driven < math.huge then
+  if cap < math.huge and config.has_clock_driven then
     local _, top = extremes()
     is_unfinished = is_unfinished or top > cap
   end

@@ -71,6 +71,19 @@ function bulk.smismember(name, members)
   return read('SMISMEMBER', name, members)
 end
 
+-- Move those members to another sorted set that a set has.
+function bulk.zmove(from, to, members)
+  local present, moved = {}, {}
+  for i, score in ipairs(bulk.zmscore(from, members)) do
+    if score then
+      present[#present + 1] = members[i]
+      moved[#moved + 1], moved[#moved + 2] = score, members[i]
+    end
+  end
+  bulk.zrem(from, present)
+  bulk.zadd(to, nil, moved)
+end
+
 -- Return the members with a value in a column, and the other members, both in order.
 function bulk.split(members, column)
   local present, absent = {}, {}

@@ -47,7 +47,7 @@ local function record_all_idle(was_all_idle)
   if was_all_idle then
     journal.write('not_all_idle')
   elseif membership.count() == 0
-    or redis.call('ZCARD', key.frozen) > redis.call('ZCARD', key.done) then
+    or redis.call('ZCARD', key.frozen) + redis.call('ZCARD', key.idle_lagged) > redis.call('ZCARD', key.done) then
     journal.write('all_idle')
   end
 end

@@ -8,26 +8,33 @@ local job, config = state.job, state.config
 local idleness = {}
 local MAX_MADE_IDLE = 500  -- in one function call
 
--- Remove active members from the merge and keep their watermarks; return whether any member follows the clock.
-function idleness.freeze(members)
+-- Remove members from the merge and keep their watermarks; return those that follow the clock.
+local function freeze_flat(members)
   local flat, clock_driven_ones = policy.by_kind(members)
   local event_times = max_event_times.of(flat)
   bulk.zadd_each(key.frozen, bulk.zmscore(key.active, flat), flat)
   bulk.zrem(key.active, flat)
   max_event_times.store(flat, event_times)
-  if #clock_driven_ones > 0 then
-    bulk.zadd_each(key.frozen, advancing.freeze(clock_driven_ones), clock_driven_ones)
-  end
-  return #clock_driven_ones > 0
+  return clock_driven_ones
+end
+
+local function freeze_clock_driven(members)
+  if #members > 0 then bulk.zadd_each(key.frozen, advancing.freeze(members), members) end
+end
+
+-- Remove members from the merge for good. Their watermarks stay constant.
+function idleness.freeze(members)
+  freeze_clock_driven(freeze_flat(members))
 end
 
 -- Make active members of a query idle. last_events: their last events. Return whether any member follows the clock.
 function idleness.set_idle(query, members, last_events)
-  local has_left = idleness.freeze(members)
+  local clock_driven_ones = freeze_flat(members)
+  if config.freezes_idle then freeze_clock_driven(clock_driven_ones) else advancing.make_idle(clock_driven_ones) end
   bulk.zadd_each(key.idle(query), last_events, members)
   bulk.zrem(key.last_events(query), members)
   bulk.zadd_all(key.since, job.now, members)
-  return has_left
+  return #clock_driven_ones > 0
 end
 
 -- Make members of a query idle whose last event is at or before `until_`. forced: the reason is not silence. Return
@@ -104,7 +111,7 @@ function idleness.activate(query, members, under_new_lag)
   end
   bulk.zadd(key.active, nil, scored)
   max_event_times.store(flat, event_times)
-  if #clock_driven_ones > 0 then advancing.thaw(clock_driven_ones) end
+  if #clock_driven_ones > 0 then advancing.make_active(clock_driven_ones) end
   bulk.zadd(key.last_events(query), nil, last_events)
   for _, name in ipairs({key.frozen, key.idle(query), key.forced_idle}) do bulk.zrem(name, active) end
   bulk.zadd_all(key.since, job.now, active)

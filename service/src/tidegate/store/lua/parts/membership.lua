@@ -12,6 +12,7 @@ end
 local function all_sets()
   local sets = active_sets()
   sets[#sets + 1] = key.frozen
+  if config.has_clock_driven then sets[#sets + 1], sets[#sets + 2] = key.idle_constant, key.idle_advancing end
   return sets
 end
 

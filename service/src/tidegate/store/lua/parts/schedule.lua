@@ -12,10 +12,10 @@ end
 local function clock_driven_changes(changes)
   local member, change = lowest_of(key.next_change)
   if member then changes[#changes + 1] = math.max(change or job.observed_now, job.observed_now) end
-  if redis.call('EXISTS', key.advancing) == 1 then changes[#changes + 1] = job.observed_now + 1 end
+  if redis.call('EXISTS', key.advancing, key.idle_advancing) > 0 then changes[#changes + 1] = job.observed_now + 1 end
   -- The clock advances during an outage, so substreams that follow the clock are due after the outage.
   local after_outage = job.unattended_at_evaluation and job.unattended_at_evaluation ~= job.unattended
-  if after_outage and redis.call('EXISTS', key.constant, key.advancing) > 0 then
+  if after_outage and redis.call('EXISTS', key.constant, key.advancing, key.idle_lagged) > 0 then
     changes[#changes + 1] = job.observed_now
   end
 end

@@ -13,6 +13,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.support.api import CONFIG, RUN
 from tests.support.driver import Driver
+from tests.support.waiting import until
 from tidegate import __version__
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
@@ -83,7 +84,7 @@ def test_actions_are_recorded_with_their_reasons(run: Run, http: httpx.Client, f
     run("release", flights, "mine", "--reason", "five")
     run("hand-over", flights, "departures", "arrivals", "--reason", "six")
     completed = run("complete", flights, "--reason", "seven").stdout
-    assert completed.endswith("Complete: the input has ended at 2013-01-07 10:02:00.001Z.\n")
+    assert completed.endswith("Complete: the input has ended at 2013-01-07 10:01:00.001Z.\n")
     run("reopen", flights, "--reason", "eight")
     records = http.get(f"/v1/jobs/{flights}/history", params={"kind": "action"}).json()["records"]
     result = [(record["action"], record["reason"]) for record in records[::-1]]
@@ -116,6 +117,36 @@ def test_wait_exits_with_a_status(run: Run, http: httpx.Client, flights: str) ->
     later.start()
     run("wait", flights, "--at-least", LATER, "--timeout", "10m")
     later.join()
+
+
+def test_wait_outlives_a_restart(tmp_path: Path) -> None:
+    """The command is in scripts that run for hours. `watch --json` ends with the job, as `watch` does."""
+    process = CoordinatorProcess(tmp_path / "data")
+
+    def start(*arguments: str) -> "subprocess.Popen[str]":
+        environment = os.environ | {"TIDEGATE_URL": process.url, "PYTHONUNBUFFERED": "1"}
+        command, pipe = [sys.executable, "-m", "tidegate", *arguments], subprocess.PIPE
+        return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+    with process:
+        config = {"policy": {"type": "limiting_lag", "lag_ms": 0}}
+        httpx.put(f"{process.url}/v1/jobs/j", json=config, headers={"If-None-Match": "*"}).raise_for_status()
+        waiting = start("wait", "j", "--at-least", "100", "--timeout", "10m")
+        until(lambda: "tidegate_waiting_clients 1.0" in httpx.get(f"{process.url}/metrics").text, "it waits")
+    assert waiting.stderr is not None
+    assert waiting.stderr.readline().startswith("tidegate: ")
+    with process:
+        watching = start("watch", "j", "--json")
+        assert watching.stdout is not None
+        assert json.loads(watching.stdout.readline())["event"] == "state"
+        body = {"substreams": ["a"], "max_event_times": [100]}
+        httpx.post(f"{process.url}/v1/jobs/j:report", json=body).raise_for_status()
+        output, _ = waiting.communicate(timeout=120)
+        assert waiting.returncode == 0, output
+        httpx.delete(f"{process.url}/v1/jobs/j", headers={"If-Match": "*"}).raise_for_status()
+        output, _ = watching.communicate(timeout=120)
+        assert json.loads(output.splitlines()[-1])["event"] == "deleted"
+        assert watching.returncode == 0
 
 
 def test_watch_prints_events(tidegate: CoordinatorProcess, http: httpx.Client, flights: str) -> None:

@@ -32,6 +32,10 @@ def segment(role: str, name: str) -> str:
         raise typer.BadParameter(f"the name of the {role} {error}, but is {name!r}") from None
 
 
+class NoAnswer(Exception):
+    """Raised when no coordinator answers, or when it cannot serve calls at this time."""
+
+
 class Coordinator:
     """The coordinator that a command calls, with the key in ``TIDEGATE_TOKEN``.
 
@@ -77,6 +81,25 @@ class Coordinator:
 
         The call omits parameters that are None.
         """
+        try:
+            return self.attempt(method, path, read_s, params, json, headers)
+        except NoAnswer as error:
+            _fail(str(error), NO_ANSWER)
+
+    def attempt(
+        self,
+        method: str,
+        path: str,
+        read_s: float = READ_S,
+        params: Mapping[str, Any] | None = None,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Return the answer to a call. Exit if the call is refused.
+
+        Raises:
+            NoAnswer: If the coordinator does not answer, or cannot serve the call at this time.
+        """
         import httpx
 
         given = {name: value for name, value in (params or {}).items() if value is not None}
@@ -84,7 +107,8 @@ class Coordinator:
             with self._client(read_s) as http:
                 response = http.request(method, path, params=given, json=json, headers=headers)
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            _fail(f"No answer from {self.url} ({error or type(error).__name__}); check TIDEGATE_URL.", NO_ANSWER)
+            reason = str(error) or type(error).__name__
+            raise NoAnswer(f"No answer from {self.url} ({reason}); check TIDEGATE_URL.") from None
         return self._content(response)
 
     def events(self, job: str, last_id: str | None, **parameters: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -98,7 +122,10 @@ class Coordinator:
         with self._client() as http, http.stream("GET", path, headers=headers, params=parameters) as response:
             if not response.is_success:
                 response.read()
-                self._content(response)
+                try:
+                    self._content(response)
+                except NoAnswer as error:
+                    _fail(str(error), NO_ANSWER)
             event_id, name, data = last_id or "", "", ""
             for line in response.iter_lines():
                 field, _, value = line.partition(": ")
@@ -128,10 +155,8 @@ class Coordinator:
         try:
             content = response.json()
         except ValueError:
-            _fail(
-                f"{self.url} answered {response.status_code} without JSON; set TIDEGATE_URL to a coordinator.",
-                NO_ANSWER,
-            )
+            answered = f"{self.url} answered {response.status_code} without JSON"
+            raise NoAnswer(f"{answered}; set TIDEGATE_URL to a coordinator.") from None
         if not response.is_success:
             self._fail_refused(response, content)
         return content
@@ -141,15 +166,15 @@ class Coordinator:
 
         status = response.status_code
         if not isinstance(content, dict) or "code" not in content:
-            _fail(
-                f"{self.url} answered {status} without a problem document; set TIDEGATE_URL to a coordinator.",
-                NO_ANSWER,
-            )
+            answered = f"{self.url} answered {status} without a problem document"
+            raise NoAnswer(f"{answered}; set TIDEGATE_URL to a coordinator.")
         detail = content["detail"]
         if status == codes.UNAUTHORIZED:
             detail += f" Set TIDEGATE_TOKEN to a key of {self.url}."
-        unavailable = status in (codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE, codes.GATEWAY_TIMEOUT)
-        _fail(f"{detail} [{content['code']}]", NO_ANSWER if unavailable else REFUSED)
+        line = f"{detail} [{content['code']}]"
+        if status in (codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE, codes.GATEWAY_TIMEOUT):
+            raise NoAnswer(line)
+        _fail(line, REFUSED)
 
 
 def _fail(line: str, status: int) -> NoReturn:

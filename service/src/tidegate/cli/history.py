@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.coordinator import NOT_REACHED, Coordinator
+from tidegate.cli.coordinator import NO_ANSWER, NOT_REACHED, Coordinator, NoAnswer, segment
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_s, time_option
 from tidegate.cli.output import show, show_json, show_table
 from tidegate.cli.views import job_sentence
 from tidegate.domain.journal import Kind
+from tidegate.escapes import visible
 from tidegate.reads.sentences import holder, plain_text, record_details
 from tidegate.times import format_time
 
@@ -19,6 +20,8 @@ Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Show only reco
 MAX_POLL_S = 60.0
 ANSWER_S = 30.0
 RECONNECT_S = 1.0
+PATIENCE_S = 600.0
+"""Longest time without an answer in a wait, as in the Python client."""
 
 
 def history(
@@ -77,8 +80,8 @@ def watch(job: Job, kind: Kinds = None, url: Url = LOCAL_URL, as_json: AsJson = 
                     typer.echo(json.dumps({"event": name, **data}))
                 else:
                     _show_event(name, data)
-                    if name == "deleted":
-                        return
+                if name == "deleted":
+                    return
         except httpx.TransportError as error:
             typer.echo(f"tidegate: {error or type(error).__name__}; connecting again.", err=True)
         except KeyboardInterrupt:
@@ -105,15 +108,27 @@ def wait(
 ) -> None:
     """Wait until the watermark reaches a value. Exit with status 3 after the timeout.
 
+    While no coordinator answers, the command tries again, for at most ten minutes. Then it exits with status 4.
+
     tidegate wait flights --at-least 2013-01-14T00:00Z --timeout 2h && run-batch
     """
     coordinator = Coordinator(url)
+    path = f"/v1/jobs/{segment('job', job)}/watermark"
     deadline = clock.monotonic() + duration_s(timeout)
+    answered = clock.monotonic()
     while True:
         left_s = max(0.0, deadline - clock.monotonic())
         poll_s = min(left_s, MAX_POLL_S)
-        parameters = {"at_least": at_least, "timeout_s": poll_s}
-        result = coordinator.job("GET", job, "/watermark", read_s=poll_s + ANSWER_S, params=parameters)
+        try:
+            result = coordinator.attempt("GET", path, poll_s + ANSWER_S, {"at_least": at_least, "timeout_s": poll_s})
+        except NoAnswer as error:
+            silent_s = clock.monotonic() - answered
+            typer.echo(f"tidegate: {visible(str(error))}", err=True)
+            if left_s == 0 or silent_s > PATIENCE_S:
+                raise typer.Exit(NO_ANSWER) from None
+            clock.sleep(min(RECONNECT_S, left_s))
+            continue
+        answered = clock.monotonic()
         if result["reached"] or left_s == 0:
             break
     if as_json:

@@ -38,7 +38,7 @@ local function count(sets, from, to)
   return sum
 end
 
-local evaluated = job.evaluated or 0
+local evaluated = state.job.evaluated or 0
 local sets, frozen = emission.active_sets(), {{key.frozen, 0}, {key.idle_constant, 0}, {key.idle_advancing, evaluated}}
 local low, high = range_of(sets)
 if not low or membership.count() <= args.more_than then return emission.watermark_state() end

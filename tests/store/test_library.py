@@ -25,7 +25,7 @@ LUA_ONLY = {
 }
 """Parts without a module of the same name in ``domain``. The policies are in the package ``domain/policy``."""
 LUA_COMMANDS = {
-    *("resume", "put", "staged", "delete", "watch", "explain"),
+    *("attend", "resume", "put", "staged", "delete", "watch", "explain"),
     *("completeness", "late", "history", "timeline", "distribution"),
 }
 """Commands of the store only. A job in Python is deleted with its object and read directly."""
@@ -98,10 +98,11 @@ def test_all_keys_of_a_job_share_its_hash_tag() -> None:
         "tidegate:jobs",
         "tidegate:deleted",
         "tidegate:incarnation",
+        "tidegate:attendance",
     )
     for key in JOB_KEYS:
         assert f"key.{key.name}" in lua_keys() or f"'{key.name}'" in lua_keys()
-    assert lua_keys().count("unpack(keys, 1, 5)") == 1
+    assert lua_keys().count("unpack(keys, 1, 6)") == 1
 
 
 def included(path: Path) -> set[str]:

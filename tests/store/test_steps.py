@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from tests.support.driver import Driver
+from tests.support.driver import Driver, records
 from tests.support.store import JobStore
 from tests.support.versions.constants import library_with
 from tidegate.domain.commands.stage import PartitionReport
 from tidegate.domain.config import MAX_OVERRIDES, MAX_WILDCARDS, JobConfig, Override
-from tidegate.domain.errors import InvalidConfig
+from tidegate.domain.errors import EventTimeMissing, InvalidConfig
 from tidegate.domain.policy import LimitingLag, LimitingLagAndLull, TargetCompleteness
 from tidegate.domain.rows import BatchAccounting, RowCounts
 from tidegate.domain.state import ANY_VERSION, Run
@@ -404,3 +404,20 @@ def test_new_names_under_many_patterns_do_not_block_redis(driver: Driver, job_na
     driver(compare())
     print([round(ratio, 1) for ratio in ratios])
     assert sorted(ratios)[2] < 60
+
+
+def test_a_refused_command_in_steps_does_not_advance_the_clock(
+    driver: Driver, job_name: str, small_steps: None
+) -> None:
+    """The next command would not see the outage before it, nor the time for a sample of the timeline."""
+    store = JobStore(driver.store.redis, unattended_after_ms=10)
+
+    async def check() -> list[str]:
+        await store.configure(job_name, JobConfig(FLAT, idle_timeout_ms=100), {}, None, now_ms=0)
+        await store.report(job_name, {"a": 1}, now_ms=0)
+        with pytest.raises(EventTimeMissing):
+            await store.report(job_name, {}, watermarks={f"s{number}": number for number in range(20)}, now_ms=1000)
+        await store.sweep(job_name, now_ms=1000)
+        return [record.kind for _, record in await records(store, job_name)]
+
+    assert "unattended" in driver(check())

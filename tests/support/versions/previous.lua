@@ -1,4 +1,4 @@
-#!lua name=tidegate_30585e3d2c589d78
+#!lua name=tidegate_7722899327eb0982
 local key = {wake = 'tidegate:wake:', of_job = {'max_event_times', 'active', 'clock_driven', 'constant', 'advancing', 'next_change', 'idle_constant', 'idle_advancing', 'idle_lagged', 'frozen', 'since', 'forced_idle', 'done', 'rows', 'missing_queries', 'last_seen', 'delays', 'learned_lags', 'hours', 'queries', 'query_names', 'open_batches', 'open_pins', 'holds', 'hold_expiry', 'hold_reasons', 'columns'}, of_query = {'last_events', 'idle', 'query', 'pinned_watermarks', 'pinned_batches', 'fenced_runs', 'staged', 'coming'}}
 function key.timeline(interval) return key.job .. ':timeline:' .. interval end
 function key.lagged(limit) return key.job .. ':lagged:' .. limit end
@@ -110,9 +110,10 @@ local state = (function()
 --
 -- changes describes the current command: command (its name), argument (its packed args), before (C and W before it),
 -- passed (members that a limit let C pass), is_recorded (the journal has a new record), is_plain (see
--- state.look_for_rare_sets), raised (see target_completeness.raise), known (see observation.known), outage and previous_now
--- (see clock.advance), held_by (the holder of W), queries and stored_queries (see parts/queries), made_idle (number of
--- substreams that became idle), is_unfinished (see parts/evaluate), is_step (the command may read a job in steps).
+-- state.look_for_rare_sets), raised (see target_completeness.raise), known (see observation.known), outage,
+-- previous_now and clock (see clock.advance), held_by (the holder of W), queries and stored_queries (see parts/queries),
+-- made_idle (number of substreams that became idle), is_unfinished (see parts/evaluate), is_step (the command may read a
+-- job in steps).
 local state = {job = {}, config = {}, changes = {}}
 local job, config = state.job, state.config
 local stored  -- the packed text of the job, as read
@@ -331,6 +332,7 @@ end
 
 -- Advance the clock of the job. changes.outage: the duration of the outages that this command has detected.
 function clock.advance(now)
+  state.changes.clock = {now = job.now, observed_now = job.observed_now, unattended = job.unattended, outages = job.outages}
   local outage = outage_until(now)
   if outage > 0 then job.unattended, state.changes.outage = job.unattended + outage, outage end
   state.changes.previous_now = job.now
@@ -2421,7 +2423,7 @@ local function suspend(record)
   end
   local changes = state.changes
   record.changes = {before = changes.before, passed = changes.passed, outage = changes.outage,
-    previous_now = changes.previous_now, is_recorded = changes.is_recorded}
+    previous_now = changes.previous_now, is_recorded = changes.is_recorded, clock = changes.clock}
   job.steps = record
   schedule.sweep_now()  -- if this coordinator stops, the sweeper of another one continues
   queries.save()
@@ -2448,6 +2450,8 @@ local function refuse(record, reason)
   if record.id then
     state.read()
     job.steps = nil
+    -- Otherwise the next command would not see the time that has passed: a sample of the timeline, and an outage.
+    for name, value in pairs(record.changes.clock or {}) do job[name] = value end
     state.save()
   end
   return finish(record, {map = reason.refused})
@@ -3931,7 +3935,7 @@ local function count(sets, from, to)
   return sum
 end
 
-local evaluated = job.evaluated or 0
+local evaluated = state.job.evaluated or 0
 local sets, frozen = emission.active_sets(), {{key.frozen, 0}, {key.idle_constant, 0}, {key.idle_advancing, evaluated}}
 local low, high = range_of(sets)
 if not low or membership.count() <= args.more_than then return emission.watermark_state() end
@@ -4790,79 +4794,79 @@ if type(result) == 'table' and result.refused then return {map = result.refused}
 if type(result) == 'string' and string.find(result, '^%u+ ') then result = {err = result} end  -- keeps its code
 error(result, 0)
 end
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_attend', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_attend', flags = {},
 callback = function(keys, arguments) return call('attend', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_begin', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_begin', flags = {},
 callback = function(keys, arguments) return call('begin', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_commit', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_commit', flags = {},
 callback = function(keys, arguments) return call('commit', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_complete', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_complete', flags = {},
 callback = function(keys, arguments) return call('complete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_completeness', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_completeness', flags = {'no-writes'},
 callback = function(keys, arguments) return call('completeness', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_configure', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_configure', flags = {},
 callback = function(keys, arguments) return call('configure', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_declare', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_declare', flags = {},
 callback = function(keys, arguments) return call('declare', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_delete', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_delete', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('delete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_distribution', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_distribution', flags = {'no-writes'},
 callback = function(keys, arguments) return call('distribution', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_done', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_done', flags = {},
 callback = function(keys, arguments) return call('done', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_evict', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_evict', flags = {},
 callback = function(keys, arguments) return call('evict', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_explain', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_explain', flags = {},
 callback = function(keys, arguments) return call('explain', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_heartbeat', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_heartbeat', flags = {},
 callback = function(keys, arguments) return call('heartbeat', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_history', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_history', flags = {'no-writes'},
 callback = function(keys, arguments) return call('history', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_hold', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_hold', flags = {},
 callback = function(keys, arguments) return call('hold', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_idle', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_idle', flags = {},
 callback = function(keys, arguments) return call('idle', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_late', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_late', flags = {'no-writes'},
 callback = function(keys, arguments) return call('late', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_put', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_put', flags = {},
 callback = function(keys, arguments) return call('put', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_queries', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_queries', flags = {'no-writes'},
 callback = function(keys, arguments) return call('queries', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_release', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_release', flags = {},
 callback = function(keys, arguments) return call('release', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_reopen', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_reopen', flags = {},
 callback = function(keys, arguments) return call('reopen', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_report', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_report', flags = {},
 callback = function(keys, arguments) return call('report', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_reset', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_reset', flags = {},
 callback = function(keys, arguments) return call('reset', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_restore', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_restore', flags = {},
 callback = function(keys, arguments) return call('restore', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_resume', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_resume', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('resume', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_retire', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_retire', flags = {},
 callback = function(keys, arguments) return call('retire', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_stage', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_stage', flags = {},
 callback = function(keys, arguments) return call('stage', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_staged', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_staged', flags = {'no-writes'},
 callback = function(keys, arguments) return call('staged', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_status', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_status', flags = {'no-writes'},
 callback = function(keys, arguments) return call('status', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_substreams', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_substreams', flags = {'no-writes'},
 callback = function(keys, arguments) return call('substreams', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_sweep', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_sweep', flags = {},
 callback = function(keys, arguments) return call('sweep', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_timeline', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_timeline', flags = {'no-writes'},
 callback = function(keys, arguments) return call('timeline', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_watch', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_watch', flags = {},
 callback = function(keys, arguments) return call('watch', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_together', flags = {},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_together', flags = {},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end
 return replies
 end}
-redis.register_function{function_name = 'tidegate_30585e3d2c589d78_reads_together', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_7722899327eb0982_reads_together', flags = {'no-writes'},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end

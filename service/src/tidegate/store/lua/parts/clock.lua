@@ -50,6 +50,7 @@ end
 
 -- Advance the clock of the job. changes.outage: the duration of the outages that this command has detected.
 function clock.advance(now)
+  state.changes.clock = {now = job.now, observed_now = job.observed_now, unattended = job.unattended, outages = job.outages}
   local outage = outage_until(now)
   if outage > 0 then job.unattended, state.changes.outage = job.unattended + outage, outage end
   state.changes.previous_now = job.now

@@ -8,9 +8,10 @@
 --
 -- changes describes the current command: command (its name), argument (its packed args), before (C and W before it),
 -- passed (members that a limit let C pass), is_recorded (the journal has a new record), is_plain (see
--- state.look_for_rare_sets), raised (see target_completeness.raise), known (see observation.known), outage and previous_now
--- (see clock.advance), held_by (the holder of W), queries and stored_queries (see parts/queries), made_idle (number of
--- substreams that became idle), is_unfinished (see parts/evaluate), is_step (the command may read a job in steps).
+-- state.look_for_rare_sets), raised (see target_completeness.raise), known (see observation.known), outage,
+-- previous_now and clock (see clock.advance), held_by (the holder of W), queries and stored_queries (see parts/queries),
+-- made_idle (number of substreams that became idle), is_unfinished (see parts/evaluate), is_step (the command may read a
+-- job in steps).
 local state = {job = {}, config = {}, changes = {}}
 local job, config = state.job, state.config
 local stored  -- the packed text of the job, as read

@@ -29,7 +29,7 @@ local function suspend(record)
   end
   local changes = state.changes
   record.changes = {before = changes.before, passed = changes.passed, outage = changes.outage,
-    previous_now = changes.previous_now, is_recorded = changes.is_recorded}
+    previous_now = changes.previous_now, is_recorded = changes.is_recorded, clock = changes.clock}
   job.steps = record
   schedule.sweep_now()  -- if this coordinator stops, the sweeper of another one continues
   queries.save()
@@ -56,6 +56,8 @@ local function refuse(record, reason)
   if record.id then
     state.read()
     job.steps = nil
+    -- Otherwise the next command would not see the time that has passed: a sample of the timeline, and an outage.
+    for name, value in pairs(record.changes.clock or {}) do job[name] = value end
     state.save()
   end
   return finish(record, {map = reason.refused})

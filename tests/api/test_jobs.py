@@ -12,7 +12,7 @@ from tests.support.local import LocalCoordinator
 from tests.support.waiting import until
 from tidegate.domain.config import POLICY_LIMITS
 from tidegate.domain.timeline import SAMPLES_KEPT
-from tidegate.store.keyspace import PROBE, job_key
+from tidegate.store.keyspace import ATTENDANCE, PROBE, job_key
 
 Make = Callable[..., str]
 
@@ -177,9 +177,10 @@ SWEEPS = ("/v1/jobs/job/watermark", "/v1/jobs/job:explain", "/jobs/job", "/jobs/
 @pytest.mark.parametrize("is_empty", [True, False], ids=["empty", "with data"])
 def test_a_read_writes_nothing(own: LocalCoordinator, is_empty: bool) -> None:
     """A read leaves each key as it is. An evaluation moves the clock, and may sample the timeline."""
+    of_coordinators = {PROBE.encode(), ATTENDANCE.encode()}
 
     def stored() -> dict[bytes, bytes]:
-        return {key: value for key, (_, value) in own.state().items() if key != PROBE.encode()}
+        return {key: value for key, (_, value) in own.state().items() if key not in of_coordinators}
 
     with httpx.Client(base_url=own.url, timeout=30) as http:
         create(http, "job", max_future_skew_ms=None)

@@ -320,7 +320,7 @@ def test_a_report_that_arrives_during_a_commit_counts(
 def test_reports_that_another_run_has_replaced_during_a_begin_do_not_count(
     driver: Driver, job_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The begin of the next batch commits the open batch. Meanwhile, another run may have discarded its reports."""
+    """The begin of the next batch commits the open batch. Another run may discard its reports in between."""
     store, join, joins = driver.store, pieces.join_reports, list[int]()
     first, second, third = (Run("q", "c", run) for run in ("r1", "r2", "r3"))
 

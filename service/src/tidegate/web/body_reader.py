@@ -11,7 +11,7 @@ import signal
 import struct
 import sys
 from contextlib import suppress
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.types import Receive
@@ -124,15 +124,11 @@ def main() -> None:
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     while header := requests.read(_SIZES.size):
-        request, raw = (_read(requests, size) for size in _SIZES.unpack(header))
+        request, raw = (requests.read(size) for size in _SIZES.unpack(header))
         answer = pickle.dumps(_answer(raw, *pickle.loads(request)))  # noqa: S301  # of the coordinator
         answers.write(_SIZE.pack(len(answer)))
         answers.write(answer)
         answers.flush()
-
-
-def _read(requests: BinaryIO, size: int) -> bytes:
-    return requests.read(size)
 
 
 def _answer(raw: bytes, model: type[BaseModel], query: str) -> object:

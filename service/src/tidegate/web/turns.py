@@ -161,7 +161,7 @@ class Turns:
         self._follow()
 
     def _known(self, tenant: Tenant) -> "_Calls":
-        """Return the calls of a tenant. If none of them waits, its cost is at least the one that is reached."""
+        """Return the calls of a tenant. Without waiting calls, the cost of the tenant is at least ``_reached_s``."""
         calls = self._of.get(tenant)
         if calls is None:
             calls = self._of[tenant] = _Calls(tenant)

@@ -31,7 +31,7 @@ function journal.named(members)
   return cjson.encode(first)
 end
 
--- Return an empty summary of members: their number and the first of them. A command in steps stores no complete list.
+-- Return an empty summary: the number of members, and the first members. A command in steps stores a summary only.
 function journal.summary()
   return {count = 0, first = {}}
 end

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import httpx
 import psutil
@@ -15,6 +16,7 @@ from redis import Redis
 
 from tests.support.api import create, problem, report
 from tests.support.waiting import until
+from tidegate.store.embedded import EmbeddedValkey
 from tidegate.web.body_memory import FREE_BYTES, BodyMemory
 from tidegate_spark.testing import CoordinatorProcess
 
@@ -24,11 +26,22 @@ CONNECTIONS, ACTIVE, QUEUED = 300, 4, 50
 FLOOD, QUIET = ("key", "flood"), ("key", "quiet")
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CoordinatorProcess]:
-    """Start a coordinator with little memory for bodies, and short queues."""
+@pytest.fixture
+def own_valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
+    with EmbeddedValkey(tmp_path / "valkey") as server:
+        yield server
+
+
+@pytest.fixture
+def small(own_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[CoordinatorProcess]:
+    """Start a coordinator with little memory for bodies, and short queues.
+
+    Each test has its own, because the bounds on calls apply for some seconds after the calls of a test. It waits long
+    for Redis. Otherwise, calls that are in progress while Redis is stopped would fail on a slow machine.
+    """
     with CoordinatorProcess(
-        tmp_path_factory.mktemp("small"),
+        tmp_path / "small",
+        redis_url=f"{own_valkey.url}?socket_timeout=120&timeout=120",
         max_body_bytes=str(BODY),
         max_body_memory_bytes=str(MEMORY),
         max_active_calls=str(ACTIVE),
@@ -57,11 +70,19 @@ def head(job: str, size: int) -> bytes:
 
 @contextmanager
 def connections(process: CoordinatorProcess, number: int) -> Iterator[list[socket.socket]]:
+    """Open connections, and wait until the coordinator has accepted them."""
+    coordinator = psutil.Process(process.pid)
     with ExitStack() as stack:
-        yield [
+        opened = [
             stack.enter_context(socket.create_connection(("127.0.0.1", process.port), timeout=60))
             for _ in range(number)
         ]
+        ports = {each.getsockname()[1] for each in opened}
+        until(
+            lambda: ports <= {each.raddr.port for each in coordinator.net_connections("tcp4") if each.raddr},
+            "all connections are accepted",
+        )
+        yield opened
 
 
 def answered(sockets: list[socket.socket]) -> list[socket.socket]:
@@ -114,7 +135,9 @@ def test_large_bodies_over_the_memory_are_refused(small: CoordinatorProcess, htt
         assert answer.status_code == 200
 
 
-def test_a_flood_is_shed_while_redis_is_stopped(small: CoordinatorProcess, http: httpx.Client) -> None:
+def test_a_flood_is_shed_while_redis_is_stopped(
+    small: CoordinatorProcess, own_valkey: EmbeddedValkey, http: httpx.Client
+) -> None:
     """Calls over the queue get 429 while no call can succeed. The queued calls succeed when Redis continues."""
     for job in ("crowd", "other"):
         create(http, job)
@@ -122,8 +145,8 @@ def test_a_flood_is_shed_while_redis_is_stopped(small: CoordinatorProcess, http:
     coordinator = psutil.Process(small.pid)
     before = coordinator.memory_info().rss
     with connections(small, CONNECTIONS) as sockets, connections(small, 1) as [quiet]:
-        with Redis(unix_socket_path=str(small.data_dir / "valkey.sock")) as redis:
-            redis.client_pause(60_000, all=False)
+        with Redis.from_url(own_valkey.url) as redis:
+            redis.client_pause(120_000, all=False)
             try:
                 for each in sockets[:ACTIVE]:
                     each.sendall(head("crowd", len(body)) + body)

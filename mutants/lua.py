@@ -49,7 +49,7 @@ MUTANTS = (
         f"{LUA}/parts/clock.lua",
         "total = total + gap",
         "total = total",
-        ("tests/store/test_outages.py::test_an_outage_counts_towards_no_limit",),
+        ("tests/store/test_attendance.py::test_an_outage_counts_towards_no_limit",),
     ),
     Mutant(
         "lua-incarnation-repeats",

@@ -98,7 +98,8 @@ class LocalCoordinator:
         """Restore an earlier state and lose all later changes."""
         self._redis.flushdb()
         for key, (ttl_ms, value) in state.items():
-            self._redis.restore(key, ttl_ms, value)
+            # The sweeper may have written a key in between.
+            self._redis.restore(key, ttl_ms, value, replace=True)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -95,6 +95,15 @@ def test_the_distribution_counts_each_substream_with_a_watermark(driver: Driver,
     assert found.earlier == earlier
 
 
+def test_the_distribution_of_a_complete_job_contains_all_substreams(driver: Driver, job: str) -> None:
+    driver(driver.store.actions.complete(job, now_ms=START + 60_000))
+    found = page(driver, job).distribution
+    assert found is not None
+    known = sum(watermark is not None for watermark, _, _ in driver(everything(driver, job)))
+    assert (sum(found.active), sum(found.others) + found.earlier) == (0, known)
+    assert found.earlier == 0
+
+
 def test_a_wide_range_of_watermarks_has_a_distribution(driver: Driver, job: str) -> None:
     """One substream may be decades behind the others."""
     driver(driver.store.report(job, {"flat-old": 0}, now_ms=START + 60_000))

@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.domain.results import HoldReason
 from tidegate.domain.timeline import Sample
-from tidegate.page.lag import COLORS, LagChart, held_since, lag_chart
+from tidegate.page.lag import COLORS, SHORTEST_MS, LagChart, held_since, lag_chart
 from tidegate.page.lag_points import REPLAYED_MS
 from tidegate.page.scales import Scales
 from tidegate.reads.sentences import plain_text
@@ -54,6 +54,17 @@ def test_a_line_from_before_the_range_crosses_its_start() -> None:
     assert found.lines[0].startswith("0.0,")
     assert found.lowest == 6 * MINUTE
     assert found.lag_at_start == 6 * MINUTE
+
+
+def test_the_chart_of_a_young_job_begins_with_its_first_sample() -> None:
+    """Otherwise, the line of a job that is 90 s old would be a stroke at the edge of an hour."""
+    found = chart(sample(7, 1), sample(8, 2))
+    assert (found.times.start, found.times.end) == (START + 7 * MINUTE, NOW)
+    assert [line.split(",")[0] for line in found.lines] == ["0.0"]
+    assert held(found) == [("HNL", 0.0, 100.0)]
+    assert found.lag_at_start is None, "the lag at the start of the range is unknown"
+    newest = lag_chart([Sample(NOW - 1, NOW, "slow", "", "HNL")], NOW, RANGE, NOW, Scales())
+    assert newest is not None and newest.times.end - newest.times.start == SHORTEST_MS
 
 
 def test_a_holder_has_held_since_the_first_sample_of_its_last_span() -> None:

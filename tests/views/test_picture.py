@@ -97,5 +97,16 @@ def test_a_large_job_is_drawn_in_bars() -> None:
     assert found.earlier == 3
 
 
+@pytest.mark.parametrize("state", ["done", "idle"])
+def test_without_active_substreams_all_are_shown(state: SubstreamState) -> None:
+    """A complete job has moved its watermark past all substreams."""
+    finished = picture(job(5, -5, None), [row("slow", -40, state), row("fast", -10, state)], (), None, Scales())
+    assert sorted(mark.row.substream for mark in drawn(finished).marks) == ["fast", "slow"]
+    assert drawn(finished).earlier == 0
+    distribution = Distribution(MINUTE, NOW - 40 * MINUTE, [0] * 40, [20, *[0] * 39], 0)
+    large = drawn(picture(job(5, -5, None), None, (), distribution, Scales()))
+    assert [bar.others for bar in large.bars] == [20]
+
+
 def test_without_event_times_there_is_no_picture() -> None:
     assert picture(job(None, None), [], (), None, Scales()) is None

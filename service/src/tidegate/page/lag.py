@@ -12,6 +12,8 @@ from tidegate.page.lag_points import LagPoints, Point, lag_points
 from tidegate.page.scales import SMALLEST_MS, Range, Scales, polyline, step_for
 from tidegate.reads.sentences import Piece, holder_over_time, plain_text
 
+SHORTEST_MS = 10_000
+"""Shortest range in milliseconds, for a job that has just begun."""
 COLORS = 5
 """Number of holders with a color of their own. The others share one color."""
 
@@ -82,11 +84,15 @@ class _Stretch:
 def lag_chart(
     samples: Sequence[Sample], watermark: int | None, range_ms: int, now_ms: int, scales: Scales
 ) -> LagChart | None:
-    """Return the chart of the samples, oldest first, and of the current watermark; None if it has no line."""
+    """Return the chart of the samples, oldest first, and of the current watermark; None if it has no line.
+
+    The chart covers the range, or the time since the first sample if that is shorter.
+    """
     points = lag_points(samples, watermark, range_ms, now_ms)
     if points is None:
         return None
-    times = Range(now_ms - range_ms, now_ms, step_for(range_ms))
+    start = min(max(samples[0].at_ms, now_ms - range_ms), now_ms - SHORTEST_MS)
+    times = Range(start, now_ms, step_for(now_ms - start))
     if points.is_event_time:
         vertical = scales.range_of("watermark", points.lowest, points.highest, SMALLEST_MS)
     else:
@@ -101,16 +107,16 @@ def lag_chart(
         times,
         points.lowest,
         points.highest,
-        _lag_at_start(points, times),
+        _lag_at_start(points, now_ms - range_ms),
         list(_spans(stretches, times, colors)),
         shares,
         [*known, (now_ms, watermark, "")],
     )
 
 
-def _lag_at_start(points: LagPoints, times: Range) -> int | None:
+def _lag_at_start(points: LagPoints, start_ms: int) -> int | None:
     at_ms, lag = points.lines[0][0]
-    return lag if at_ms == times.start and not points.is_event_time else None
+    return lag if at_ms == start_ms and not points.is_event_time else None
 
 
 def held_since(samples: Sequence[Sample], held_by: Mapping[str, Any]) -> int | None:

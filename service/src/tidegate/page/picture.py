@@ -97,6 +97,8 @@ def picture(
 ) -> Picture | None:
     """Return the picture of a job, or None if no event time is known.
 
+    The axis begins at the slowest active substream, or at the slowest substream if none is active.
+
     Args:
         job: Members of a ``JobStatus``.
         rows: All substreams of a small job; None for a large job.
@@ -105,7 +107,9 @@ def picture(
         scales: Ranges of the page.
     """
     active = [row for row in (slowest if rows is None else rows) if row.state in ACTIVE]
-    watermarks = [row.watermark for row in active if row.watermark is not None]
+    watermarks = [row.watermark for row in active or rows or () if row.watermark is not None]
+    if not watermarks and distribution is not None:
+        watermarks = [distribution.start]
     named = {name: job[name] for name in ("watermark", "coalesced_watermark", "max_event_time")}
     known = [*watermarks, *(value for value in named.values() if value is not None)]
     if not known:

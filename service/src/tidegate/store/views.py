@@ -86,6 +86,8 @@ class SubstreamTable:
 class Distribution:
     """Number of substreams by watermark, in bins of ``width_ms`` from ``start``.
 
+    The first bin contains the lowest watermark of the active substreams, or of all substreams if none is active.
+
     Attributes:
         active: Number of active substreams in each bin.
         others: Number of idle and done substreams in each bin.
@@ -100,7 +102,7 @@ class Distribution:
 
     @classmethod
     def of(cls, reply: Reply) -> Self | None:
-        """Return the distribution in a reply; None if the job has few substreams, or no active one has a watermark."""
+        """Return the distribution in a reply; None if the job has few substreams, or none has a watermark."""
         if "width" not in reply:
             return None
         return cls(reply["width"], reply["start"], reply["active"], reply["others"], reply["earlier"])

@@ -38,12 +38,18 @@ local function count(sets, from, to)
   return sum
 end
 
-local evaluated = state.job.evaluated or 0
-local sets, frozen = emission.active_sets(), {{key.frozen, 0}, {key.idle_constant, 0}, {key.idle_advancing, evaluated}}
+local job = state.job
+local sets = emission.active_sets()
+local frozen = {{key.frozen, 0}, {key.idle_constant, 0}, {key.idle_advancing, job.evaluated or 0}}
+if job.is_complete then  -- all substreams are done
+  for _, set in ipairs(sets) do frozen[#frozen + 1] = set end
+  sets = {}
+end
 local low, high = range_of(sets)
+local lowest_frozen, highest_frozen = range_of(frozen)
+low = low or lowest_frozen
 if not low or membership.count() <= args.more_than then return emission.watermark_state() end
-local _, highest_frozen = range_of(frozen)
-high = math.max(high, highest_frozen or high)
+high = math.max(high or highest_frozen, highest_frozen or high)
 local width = width_for(high - low)
 local start, active, others = low - values.modulo(low, width), {}, {}
 for from = start, high, width do

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 
@@ -18,6 +20,7 @@ from tidegate import __version__
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
 from tidegate.cli import output
+from tidegate.cli.coordinator import Coordinator
 from tidegate.domain.journal import AuditInfo
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
@@ -147,6 +150,65 @@ def test_wait_outlives_a_restart(tmp_path: Path) -> None:
         output, _ = watching.communicate(timeout=120)
         assert json.loads(output.splitlines()[-1])["event"] == "deleted"
         assert watching.returncode == 0
+
+
+def test_every_command_says_why_nothing_holds_the_watermark(run: Run, http: httpx.Client, job_name: str) -> None:
+    """`status` and `explain` give the same reason: only future event times, all substreams idle, or the throttle."""
+    config = CONFIG | {"throttle": {"type": "min_step", "step_ms": 1000}}
+    http.put(f"/v1/jobs/{job_name}", json=config, headers={"If-None-Match": "*"}).raise_for_status()
+    body: dict[str, object] = {"substreams": ["fast clock"], "max_event_times": [time.time_ns() // 1_000]}
+    http.post(f"/v1/jobs/{job_name}:report", json=body).raise_for_status()
+    shown = run("explain", job_name).stdout
+    assert "No data reported yet, except event times too far in the future" in shown
+    assert shown.splitlines()[0] == run("status", job_name).stdout.splitlines()[0]
+    assert f"1 rows and reports; `tidegate history {job_name} --kind future` names" in run("status", job_name).stdout
+    assert "fast clock" in run("history", job_name, "--kind", "future").stdout
+    for event_time in (BASE, BASE + 500):
+        body = {"substreams": ["HNL"], "max_event_times": [event_time]}
+        http.post(f"/v1/jobs/{job_name}:report", json=body).raise_for_status()
+    run("idle", job_name, "HNL", "--reason", "strike")
+    assert ": all substreams are idle" in run("status", job_name).stdout
+    assert (
+        ": all substreams are idle; the throttle waits for a merged watermark of 2013-01-07 10:00:00.990Z."
+        in run("explain", job_name).stdout
+    )
+
+
+def test_an_action_says_where_the_watermark_goes(run: Run, http: httpx.Client, flights: str) -> None:
+    """While an open batch holds W, the answer to an action names the value to which W moves after the batch."""
+    run("declare", flights, "SFO", "--query", "departures", "--reason", "planned")
+    after = "The watermark moves to 2013-01-07 10:00:59.990Z when the open batches that hold it are committed."
+    run("idle", flights, "SFO", "--query", "departures", "--reason", "late")
+    for verb in ("done", "evict"):
+        assert after in run(verb, flights, "HNL", "--reason", "closed").stdout
+    run("retire", flights, "departures", "--reason", "ended")
+    assert http.get(f"/v1/jobs/{flights}/watermark").json()["watermark"] == BASE + 59_990
+
+
+def test_eviction_undoes_done(run: Run, http: httpx.Client, job_name: str) -> None:
+    """A topic that was ended and created again counts after its old substreams are evicted."""
+    http.put(f"/v1/jobs/{job_name}", json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
+
+    def report(event_time: int) -> object:
+        body = {"substreams": ["topic-0"], "max_event_times": [event_time]}
+        return http.post(f"/v1/jobs/{job_name}:report", json=body).raise_for_status().json()["watermark"]
+
+    report(BASE)
+    run("done", job_name, "topic-0", "--reason", "topic deleted")
+    assert report(BASE + 60_000) == BASE - 10
+    run("evict", job_name, "topic-0", "--reason", "topic created again")
+    assert report(BASE + 60_000) == BASE + 59_990
+
+
+def test_watch_continues_after_records_of_other_kinds(tidegate: CoordinatorProcess, flights: str, run: Run) -> None:
+    """The position moves with records that `--kind` omits, so that a reconnection does not start far behind."""
+    with closing(Coordinator(tidegate.url).events(flights, None, kind=["emission"])) as events:
+        position, name, _ = next(events)
+        assert name == "state"
+        run("evict", flights, "HNL", "--reason", "closed")
+        following, name, data = next(events)
+    assert (name, data) == ("", {})
+    assert following > position
 
 
 def test_watch_prints_events(tidegate: CoordinatorProcess, http: httpx.Client, flights: str) -> None:

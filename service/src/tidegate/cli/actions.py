@@ -10,6 +10,7 @@ from tidegate.cli.coordinator import Coordinator, segment
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_option, time_option
 from tidegate.cli.output import show, show_json
 from tidegate.cli.views import job_sentence
+from tidegate.times import format_time
 
 Substreams = Annotated[list[str], typer.Argument(help="Names of the substreams.")]
 Query = Annotated[str, typer.Argument(help="Name of the query.")]
@@ -205,3 +206,6 @@ def _show_result(result: dict[str, Any], as_json: bool) -> None:
     if "hold" in result:
         show(f"Name of the hold: {result['hold']}")
     show(job_sentence(result))
+    coalesced = result["coalesced_watermark"]
+    if coalesced != result["watermark"] and not result["complete"]:
+        show(f"The watermark moves to {format_time(coalesced)} when the open batches that hold it are committed.")

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -111,8 +111,10 @@ class Coordinator:
             raise NoAnswer(f"No answer from {self.url} ({reason}); check TIDEGATE_URL.") from None
         return self._content(response)
 
-    def events(self, job: str, last_id: str | None, **parameters: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    def events(self, job: str, last_id: str | None, **parameters: Any) -> Generator[tuple[str, str, dict[str, Any]]]:
         """Yield the id, name and data of each event of a job, until the connection ends.
+
+        A position without an event, after records of other kinds, has an empty name. A reconnection continues there.
 
         Raises:
             httpx.TransportError: If the connection fails.
@@ -135,8 +137,8 @@ class Coordinator:
                     name = value
                 elif field == "data":
                     data = value
-                elif not line and data:
-                    yield event_id, name, json.loads(data)
+                elif not line and (data or event_id):
+                    yield event_id, name, json.loads(data or "{}")
                     name, data = "", ""
 
     def _client(self, read_s: float = READ_S) -> "httpx.Client":

@@ -76,6 +76,8 @@ def watch(job: Job, kind: Kinds = None, url: Url = LOCAL_URL, as_json: AsJson = 
         try:
             for event_id, name, data in coordinator.events(job, last_id, kind=kind or []):
                 last_id = event_id
+                if not name:
+                    continue
                 if as_json:
                     typer.echo(json.dumps({"event": name, **data}))
                 else:

@@ -68,13 +68,16 @@ def status(
 
 
 def _show_facts(record: Mapping[str, Any]) -> None:
-    facts = (
+    facts = [
         ("watermark", format_time(record["watermark"])),
         ("coalesced watermark", format_time(record["coalesced_watermark"])),
         ("max event time", format_time(record["max_event_time"])),
         ("now", format_time(record["now_ms"])),
         ("rows", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in record["rows"].items())),
-    )
+    ]
+    if record["future_rows"]:
+        named = f"`tidegate history {record['job']} --kind future` names them"
+        facts.append(("too far in the future", f"{record['future_rows']} rows and reports; {named}"))
     show_table(("", ""), facts)
 
 
@@ -117,11 +120,12 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Show the holders of the watermark, their deadlines, and the watermark without them."""
-    explanation = Coordinator(url).job("GET", job, ":explain", params={"limit": limit})
+    coordinator = Coordinator(url)
+    explanation = coordinator.job("GET", job, ":explain", params={"limit": limit})
     if as_json:
         show_json(explanation)
         return
-    show(job_sentence(explanation))
+    show(job_sentence(coordinator.job("GET", job) | explanation))
     now_ms = explanation["now_ms"]
     rows = [
         (

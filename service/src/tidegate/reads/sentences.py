@@ -109,15 +109,15 @@ def status_sentence(job: Mapping[str, Any]) -> list[Piece]:
 
     Args:
         job: Members of a ``WatermarkState``. With the members of an ``Explanation``, the sentence includes the next
-            deadline. With the members of a ``JobStatus``, the sentence includes the reason of a hold, and whether all
-            substreams are idle.
+            deadline, or the next step of the throttle. With the members of a ``JobStatus``, the sentence includes the
+            reason of a hold, and whether all substreams are idle.
     """
     watermark, held_by, now_ms = job["watermark"], job["held_by"], job["now_ms"]
     if job["complete"]:
         end: list[Piece] = [] if watermark is None else [" at ", Time(watermark)]
         return ["Complete: the input has ended", *end, "."]
     if held_by is None:
-        return _not_held(watermark, job.get("substreams"), job.get("future_rows", 0))
+        return _not_held(job)
     start = _start(watermark, held_by, now_ms)
     deadline = _next_deadline(job.get("holders"), now_ms)
     name = [*holder(held_by), *_reason(held_by, job.get("holds", ()))]
@@ -255,15 +255,17 @@ def _event_details(record: Mapping[str, Any]) -> list[list[Piece]]:
     return parts
 
 
-def _not_held(watermark: int | None, substreams: Mapping[str, Any] | None, future_rows: int) -> list[Piece]:
-    known = None if substreams is None else substreams["active"] + substreams["idle"] + substreams["done"]
-    if known == 0 and watermark is None:
-        ignored = ", except event times too far in the future, which are ignored" if future_rows else ""
+def _not_held(job: Mapping[str, Any]) -> list[Piece]:
+    watermark, substreams, next_step = job["watermark"], job.get("substreams"), job.get("next_step")
+    is_empty = substreams is not None and not any(substreams[state] for state in ("active", "idle", "done"))
+    if watermark is None and is_empty:
+        ignored = ", except event times too far in the future, which are ignored" if job.get("future_rows") else ""
         return [f"No data reported yet{ignored}."]
     start: list[Piece] = ["No watermark yet"] if watermark is None else ["Complete up to ", Time(watermark)]
+    step: list[Piece] = [] if next_step is None else ["the throttle waits for a merged watermark of ", Time(next_step)]
     if substreams is not None and substreams["all_idle"]:
-        return [*start, ": all substreams are idle."]
-    return [*start, "; nothing holds it."]
+        return [*start, ": all substreams are idle", *(["; ", *step] if step else []), "."]
+    return [*start, "; ", *(step or ["nothing holds it"]), "."]
 
 
 def _start(watermark: int | None, held_by: Mapping[str, Any], now_ms: int) -> list[Piece]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.simulation.loop import HostClock, Loop
 from tidegate.api.schemas.reports import BeginRequest, CommitRequest, HeartbeatRequest, Report
+from tidegate.app import MIN_OUTAGE_MS
 from tidegate.domain import commands
 from tidegate.domain.commands.queries import queries
 from tidegate.domain.commands.stage import PartitionReport
@@ -28,7 +29,6 @@ from tidegate_spark.protocol.effects import Response, Send
 
 BATCH = re.compile(r"/queries/([^/]+)/batches/(\d+)(:commit)?")
 HEARTBEAT = re.compile(r"/queries/([^/]+):heartbeat")
-UNATTENDED_AFTER_MS = 5_000
 
 Command = Callable[..., Any]
 
@@ -121,7 +121,7 @@ class Coordinator:
 
     def _start(self) -> None:
         epoch, now_ms = self._created
-        self.job = JobState(self._config, now_ms, state_epoch=epoch, unattended_after_ms=UNATTENDED_AFTER_MS)
+        self.job = JobState(self._config, now_ms, state_epoch=epoch, unattended_after_ms=MIN_OUTAGE_MS)
         commands.create(self.job)
 
     # -- requests -------------------------------------------------------------------------------------------------

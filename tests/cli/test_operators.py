@@ -154,7 +154,7 @@ def test_wait_outlives_a_restart(tmp_path: Path) -> None:
 
 def test_every_command_says_why_nothing_holds_the_watermark(run: Run, http: httpx.Client, job_name: str) -> None:
     """`status` and `explain` give the same reason: only future event times, all substreams idle, or the throttle."""
-    config = CONFIG | {"throttle": {"type": "min_step", "step_ms": 1000}}
+    config = CONFIG | {"throttle": {"type": "min_step", "min_step_ms": 1000}}
     http.put(f"/v1/jobs/{job_name}", json=config, headers={"If-None-Match": "*"}).raise_for_status()
     body: dict[str, object] = {"substreams": ["fast clock"], "max_event_times": [time.time_ns() // 1_000]}
     http.post(f"/v1/jobs/{job_name}:report", json=body).raise_for_status()

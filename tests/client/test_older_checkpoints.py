@@ -73,22 +73,20 @@ def test_a_renamed_query_runs_its_open_batch_again(job: Job, runs: Runs) -> None
     assert job.status()["watermark"] == 190_000
 
 
-def test_a_retired_query_starts_again_at_the_watermark_without_its_substreams(
-    own: LocalCoordinator, runs: Runs
-) -> None:
-    """No other substream holds the watermark, so the retirement moves it to the max watermark."""
+def test_a_retired_query_starts_again_at_the_same_watermark(own: LocalCoordinator, runs: Runs) -> None:
+    """The retirement removes all substreams, so nothing is left that moves the watermark."""
     job = own.job(config=limiting_lag(LAG, expected_queries=["q"]))
     run = runs.run(job)
     run.batch(0, a=100_000, b=40_000)
     opened = run.begin(1)
     assert (job.status()["watermark"], opened.stored.pinned_watermark) == (30_000, 30_000)
     job.retire("q", "a mistake")
-    assert (job.status()["watermark"], known(job)) == (90_000, {})
+    assert (job.status()["watermark"], known(job)) == (30_000, {})
     with pytest.raises(Refused, match="query_retired"):
         run.commit(opened, fold(a=110_000))
     run = runs.run(job)
-    assert job.status()["watermark"] == 90_000
+    assert job.status()["watermark"] == 30_000
     assert run.batch(1, a=110_000, b=41_000).stored.pinned_watermark == 30_000, "the open batch runs again"
     assert known(job) == {"a": 110_000, "b": 41_000}
-    assert run.batch(2, b=120_000).stored.pinned_watermark == 90_000
+    assert run.batch(2, b=120_000).stored.pinned_watermark == 31_000
     assert not job.queries()[0]["retired"]

@@ -1,4 +1,4 @@
-#!lua name=tidegate_7722899327eb0982
+#!lua name=tidegate_49929444299da288
 local key = {wake = 'tidegate:wake:', of_job = {'max_event_times', 'active', 'clock_driven', 'constant', 'advancing', 'next_change', 'idle_constant', 'idle_advancing', 'idle_lagged', 'frozen', 'since', 'forced_idle', 'done', 'rows', 'missing_queries', 'last_seen', 'delays', 'learned_lags', 'hours', 'queries', 'query_names', 'open_batches', 'open_pins', 'holds', 'hold_expiry', 'hold_reasons', 'columns'}, of_query = {'last_events', 'idle', 'query', 'pinned_watermarks', 'pinned_batches', 'fenced_runs', 'staged', 'coming'}}
 function key.timeline(interval) return key.job .. ':timeline:' .. interval end
 function key.lagged(limit) return key.job .. ':lagged:' .. limit end
@@ -407,7 +407,7 @@ function journal.named(members)
   return cjson.encode(first)
 end
 
--- Return an empty summary of members: their number and the first of them. A command in steps stores no complete list.
+-- Return an empty summary: the number of members, and the first members. A command in steps stores a summary only.
 function journal.summary()
   return {count = 0, first = {}}
 end
@@ -3797,6 +3797,11 @@ return steps.run({change, expect_queries, start_silence, undo_idle, change_polic
     return finish(false)
   end})
 end
+commands.confirm = function()
+-- Write a constant, so that a WAIT after this call waits for all earlier writes to the server.
+redis.call('HSET', key.attendance, 'confirmed', 1)
+return {map = {}}
+end
 commands.declare = function()
 -- Make substreams known before their first event, so that they hold the watermark from the start. The watermark does
 -- not move.
@@ -4794,79 +4799,81 @@ if type(result) == 'table' and result.refused then return {map = result.refused}
 if type(result) == 'string' and string.find(result, '^%u+ ') then result = {err = result} end  -- keeps its code
 error(result, 0)
 end
-redis.register_function{function_name = 'tidegate_7722899327eb0982_attend', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_attend', flags = {},
 callback = function(keys, arguments) return call('attend', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_begin', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_begin', flags = {},
 callback = function(keys, arguments) return call('begin', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_commit', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_commit', flags = {},
 callback = function(keys, arguments) return call('commit', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_complete', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_complete', flags = {},
 callback = function(keys, arguments) return call('complete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_completeness', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_49929444299da288_completeness', flags = {'no-writes'},
 callback = function(keys, arguments) return call('completeness', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_configure', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_configure', flags = {},
 callback = function(keys, arguments) return call('configure', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_declare', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_confirm', flags = {'allow-oom'},
+callback = function(keys, arguments) return call('confirm', keys, arguments[1]) end}
+redis.register_function{function_name = 'tidegate_49929444299da288_declare', flags = {},
 callback = function(keys, arguments) return call('declare', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_delete', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_49929444299da288_delete', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('delete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_distribution', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_49929444299da288_distribution', flags = {'no-writes'},
 callback = function(keys, arguments) return call('distribution', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_done', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_done', flags = {},
 callback = function(keys, arguments) return call('done', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_evict', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_evict', flags = {},
 callback = function(keys, arguments) return call('evict', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_explain', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_explain', flags = {},
 callback = function(keys, arguments) return call('explain', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_heartbeat', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_heartbeat', flags = {},
 callback = function(keys, arguments) return call('heartbeat', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_history', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_49929444299da288_history', flags = {'no-writes'},
 callback = function(keys, arguments) return call('history', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_hold', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_hold', flags = {},
 callback = function(keys, arguments) return call('hold', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_idle', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_idle', flags = {},
 callback = function(keys, arguments) return call('idle', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_late', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_49929444299da288_late', flags = {'no-writes'},
 callback = function(keys, arguments) return call('late', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_put', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_put', flags = {},
 callback = function(keys, arguments) return call('put', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_queries', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_49929444299da288_queries', flags = {'no-writes'},
 callback = function(keys, arguments) return call('queries', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_release', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_release', flags = {},
 callback = function(keys, arguments) return call('release', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_reopen', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_reopen', flags = {},
 callback = function(keys, arguments) return call('reopen', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_report', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_report', flags = {},
 callback = function(keys, arguments) return call('report', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_reset', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_reset', flags = {},
 callback = function(keys, arguments) return call('reset', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_restore', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_restore', flags = {},
 callback = function(keys, arguments) return call('restore', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_resume', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_49929444299da288_resume', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('resume', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_retire', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_retire', flags = {},
 callback = function(keys, arguments) return call('retire', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_stage', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_stage', flags = {},
 callback = function(keys, arguments) return call('stage', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_staged', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_49929444299da288_staged', flags = {'no-writes'},
 callback = function(keys, arguments) return call('staged', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_status', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_49929444299da288_status', flags = {'no-writes'},
 callback = function(keys, arguments) return call('status', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_substreams', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_49929444299da288_substreams', flags = {'no-writes'},
 callback = function(keys, arguments) return call('substreams', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_sweep', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_sweep', flags = {},
 callback = function(keys, arguments) return call('sweep', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_timeline', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_49929444299da288_timeline', flags = {'no-writes'},
 callback = function(keys, arguments) return call('timeline', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_watch', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_watch', flags = {},
 callback = function(keys, arguments) return call('watch', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_together', flags = {},
+redis.register_function{function_name = 'tidegate_49929444299da288_together', flags = {},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end
 return replies
 end}
-redis.register_function{function_name = 'tidegate_7722899327eb0982_reads_together', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_49929444299da288_reads_together', flags = {'no-writes'},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end

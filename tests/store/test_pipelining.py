@@ -14,15 +14,15 @@ from tests.support.driver import Driver
 from tests.support.proxy import Proxies
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.pipelining import Pipelining, Words
+from tidegate.store.pipelining import Keys, Pipelining, Words
 
 CALLS = 64
 RESETS = 20
 
 
-def words(*given: str | bytes | int) -> Callable[[], Words]:
-    """Return a function that returns the words of a command."""
-    return lambda: given
+def words(*given: str | bytes | int) -> tuple[Keys, Callable[[], Words]]:
+    """Return no keys, and a function that returns the words of a command."""
+    return (), lambda: given
 
 
 async def requests_received(driver: Driver) -> int:
@@ -33,7 +33,7 @@ def test_calls_at_one_time_share_round_trips(driver: Driver, job_name: str) -> N
     async def measured() -> tuple[list[Any], int]:
         pipelining = Pipelining(driver.store.redis.connection_pool)
         before = await requests_received(driver)
-        answers = await asyncio.gather(*(pipelining.call(words("ECHO", n)) for n in range(CALLS)))
+        answers = await asyncio.gather(*(pipelining.call(*words("ECHO", n)) for n in range(CALLS)))
         return answers, await requests_received(driver) - before - 1
 
     answers, requests = driver(measured())
@@ -50,7 +50,7 @@ def test_a_refused_call_does_not_fail_the_others(driver: Driver, job_name: str) 
             ("EVAL", "return redis.error_reply('OTHER reason')", 0),
             ("ECHO", "b"),
         )
-        calls = [pipelining.call(words(*command)) for command in commands]
+        calls = [pipelining.call(*words(*command)) for command in commands]
         return await asyncio.gather(*calls, return_exceptions=True)
 
     first, missing, failed, last = driver(answers())
@@ -67,8 +67,8 @@ def test_a_call_that_cannot_be_packed_does_not_fail_the_others(driver: Driver, j
 
     async def answers() -> list[Any]:
         pipelining = Pipelining(driver.store.redis.connection_pool)
-        calls = [pipelining.call(words("ECHO", "a")), pipelining.call(invalid), pipelining.call(words("ECHO", "b"))]
-        return await asyncio.gather(*calls, return_exceptions=True)
+        calls = [words("ECHO", "a"), ((), invalid), words("ECHO", "b")]
+        return await asyncio.gather(*(pipelining.call(*call) for call in calls), return_exceptions=True)
 
     first, failed, last = driver(answers())
     assert (first, last) == ("a", "b")
@@ -78,7 +78,7 @@ def test_a_call_that_cannot_be_packed_does_not_fail_the_others(driver: Driver, j
 def test_a_cancelled_caller_leaves_the_others_their_answers(driver: Driver, job_name: str) -> None:
     async def answers() -> list[Any]:
         pipelining = Pipelining(driver.store.redis.connection_pool)
-        tasks = [asyncio.create_task(pipelining.call(words("ECHO", n))) for n in range(4)]
+        tasks = [asyncio.create_task(pipelining.call(*words("ECHO", n))) for n in range(4)]
         await asyncio.sleep(0)
         tasks[1].cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
@@ -92,9 +92,9 @@ def test_calls_continue_on_a_new_connection(driver: Driver, job_name: str) -> No
     async def answers() -> list[Any]:
         redis = driver.store.redis
         pipelining = Pipelining(redis.connection_pool)
-        await pipelining.call(words("ECHO", "before"))
+        await pipelining.call(*words("ECHO", "before"))
         await redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
-        return await asyncio.gather(*(pipelining.call(words("ECHO", "after")) for _ in range(4)))
+        return await asyncio.gather(*(pipelining.call(*words("ECHO", "after")) for _ in range(4)))
 
     assert driver(answers()) == ["after"] * 4
 
@@ -107,16 +107,16 @@ def test_a_reset_connection_raises_an_error_of_redis(tmp_path: Path) -> None:
             pipelining, answers = Pipelining(redis.connection_pool), []
             for number in range(RESETS):
                 try:
-                    answers.append(await pipelining.call(words("ECHO", number)))
+                    answers.append(await pipelining.call(*words("ECHO", number)))
                 except RedisError:
                     answers.append("lost")
                 reset()
                 await asyncio.sleep(0.02)  # the reset may arrive before the next call, or during it
             try:
-                await pipelining.call(words("ECHO", "last"))
+                await pipelining.call(*words("ECHO", "last"))
             except RedisError:
                 answers.append("lost")
-            return answers, await pipelining.call(words("ECHO", "last"))
+            return answers, await pipelining.call(*words("ECHO", "last"))
 
     with Proxies(1) as proxies, EmbeddedValkey(tmp_path) as server:
         proxy = proxies.to(lambda: server.socket)
@@ -133,12 +133,12 @@ def test_a_server_that_ends_fails_each_waiting_call(tmp_path: Path) -> None:
         with EmbeddedValkey(tmp_path) as server:
             redis = connect(server.url)
             pipelining = Pipelining(redis.connection_pool)
-            await pipelining.call(words("PING"))
+            await pipelining.call(*words("PING"))
             assert server.pid is not None
             os.kill(server.pid, signal.SIGKILL)
-            failed = await asyncio.gather(*(pipelining.call(words("PING")) for _ in range(3)), return_exceptions=True)
+            failed = await asyncio.gather(*(pipelining.call(*words("PING")) for _ in range(3)), return_exceptions=True)
         with EmbeddedValkey(tmp_path):
-            failed.append(await pipelining.call(words("ECHO", "back")))
+            failed.append(await pipelining.call(*words("ECHO", "back")))
         await redis.aclose()
         return failed
 

@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     min_replicas: int = Field(
         default=0,
         ge=0,
-        description="Number of Redis replicas that must have a change before the service confirms it. 0: no wait.",
+        description="Number of Redis replicas that must have the state that an answer shows. 0: no wait.",
     )
     replication_timeout_ms: int = Field(
         default=1000,

@@ -1,4 +1,4 @@
-#!lua name=tidegate_55a38f0e62f17763
+#!lua name=tidegate_4df49efc2c3874ee
 local key = {wake = 'tidegate:wake:', of_job = {'max_event_times', 'active', 'clock_driven', 'constant', 'advancing', 'next_change', 'idle_constant', 'idle_advancing', 'idle_lagged', 'frozen', 'since', 'forced_idle', 'done', 'rows', 'missing_queries', 'last_seen', 'delays', 'learned_lags', 'hours', 'queries', 'query_names', 'open_batches', 'open_pins', 'holds', 'hold_expiry', 'hold_reasons', 'columns'}, of_query = {'last_events', 'idle', 'query', 'pinned_watermarks', 'pinned_batches', 'fenced_runs', 'staged', 'coming'}}
 function key.timeline(interval) return key.job .. ':timeline:' .. interval end
 function key.lagged(limit) return key.job .. ':lagged:' .. limit end
@@ -3797,6 +3797,11 @@ return steps.run({change, expect_queries, start_silence, undo_idle, change_polic
     return finish(false)
   end})
 end
+commands.confirm = function()
+-- Write a constant, so that a WAIT after this call waits for all earlier writes to the server.
+redis.call('HSET', key.attendance, 'confirmed', 1)
+return {map = {}}
+end
 commands.declare = function()
 -- Make substreams known before their first event, so that they hold the watermark from the start. The watermark does
 -- not move.
@@ -4800,79 +4805,81 @@ if type(result) == 'table' and result.refused then return {map = result.refused}
 if type(result) == 'string' and string.find(result, '^%u+ ') then result = {err = result} end  -- keeps its code
 error(result, 0)
 end
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_attend', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_attend', flags = {},
 callback = function(keys, arguments) return call('attend', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_begin', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_begin', flags = {},
 callback = function(keys, arguments) return call('begin', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_commit', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_commit', flags = {},
 callback = function(keys, arguments) return call('commit', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_complete', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_complete', flags = {},
 callback = function(keys, arguments) return call('complete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_completeness', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_completeness', flags = {'no-writes'},
 callback = function(keys, arguments) return call('completeness', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_configure', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_configure', flags = {},
 callback = function(keys, arguments) return call('configure', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_declare', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_confirm', flags = {'allow-oom'},
+callback = function(keys, arguments) return call('confirm', keys, arguments[1]) end}
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_declare', flags = {},
 callback = function(keys, arguments) return call('declare', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_delete', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_delete', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('delete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_distribution', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_distribution', flags = {'no-writes'},
 callback = function(keys, arguments) return call('distribution', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_done', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_done', flags = {},
 callback = function(keys, arguments) return call('done', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_evict', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_evict', flags = {},
 callback = function(keys, arguments) return call('evict', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_explain', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_explain', flags = {},
 callback = function(keys, arguments) return call('explain', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_heartbeat', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_heartbeat', flags = {},
 callback = function(keys, arguments) return call('heartbeat', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_history', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_history', flags = {'no-writes'},
 callback = function(keys, arguments) return call('history', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_hold', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_hold', flags = {},
 callback = function(keys, arguments) return call('hold', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_idle', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_idle', flags = {},
 callback = function(keys, arguments) return call('idle', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_late', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_late', flags = {'no-writes'},
 callback = function(keys, arguments) return call('late', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_put', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_put', flags = {},
 callback = function(keys, arguments) return call('put', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_queries', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_queries', flags = {'no-writes'},
 callback = function(keys, arguments) return call('queries', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_release', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_release', flags = {},
 callback = function(keys, arguments) return call('release', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_reopen', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_reopen', flags = {},
 callback = function(keys, arguments) return call('reopen', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_report', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_report', flags = {},
 callback = function(keys, arguments) return call('report', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_reset', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_reset', flags = {},
 callback = function(keys, arguments) return call('reset', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_restore', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_restore', flags = {},
 callback = function(keys, arguments) return call('restore', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_resume', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_resume', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('resume', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_retire', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_retire', flags = {},
 callback = function(keys, arguments) return call('retire', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_stage', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_stage', flags = {},
 callback = function(keys, arguments) return call('stage', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_staged', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_staged', flags = {'no-writes'},
 callback = function(keys, arguments) return call('staged', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_status', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_status', flags = {'no-writes'},
 callback = function(keys, arguments) return call('status', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_substreams', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_substreams', flags = {'no-writes'},
 callback = function(keys, arguments) return call('substreams', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_sweep', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_sweep', flags = {},
 callback = function(keys, arguments) return call('sweep', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_timeline', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_timeline', flags = {'no-writes'},
 callback = function(keys, arguments) return call('timeline', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_watch', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_watch', flags = {},
 callback = function(keys, arguments) return call('watch', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_together', flags = {},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_together', flags = {},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end
 return replies
 end}
-redis.register_function{function_name = 'tidegate_55a38f0e62f17763_reads_together', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_4df49efc2c3874ee_reads_together', flags = {'no-writes'},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end

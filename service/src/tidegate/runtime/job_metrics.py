@@ -79,7 +79,8 @@ def replica_metrics(registry: CollectorRegistry, prefix: str) -> Iterator[Metric
 
 def store_metrics(servers: Iterable[ServerState], *, is_up: bool) -> Iterator[Metric]:
     """Yield the metrics of the store. A Redis Cluster has further metrics for each primary."""
-    yield GaugeMetricFamily("tidegate_store_up", "1 if Redis answers and accepts writes", int(is_up))
+    help_text = "1 if Redis answers, accepts writes, and has enough replicas"
+    yield GaugeMetricFamily("tidegate_store_up", help_text, int(is_up))
     up = GaugeMetricFamily(
         "tidegate_store_server_up", "1 if the primary of a Redis Cluster answers and accepts writes", labels=["server"]
     )

@@ -61,11 +61,10 @@ class Cluster(Servers):
     """
 
     def __init__(self, hosts: str, options: dict[str, Any], buckets: int, replication: Replication | None) -> None:
-        self.keys = Keyspace(buckets)
+        self.keys, self.replication = Keyspace(buckets), replication
         self._seeds = [_address(host) for host in hosts.split(",")]
         # A repeated attempt at the same node is useful only if the node has closed an idle connection.
         self._options = options | {"retry": Retry(NoBackoff(), 1)}
-        self._replication = replication
         self._servers: dict[Address, Server] = {}
         self._owners: dict[int, Address] = {}
         self._suspects: set[Address] = set()
@@ -196,7 +195,7 @@ class Cluster(Servers):
         if server is None:
             pool = BlockingConnectionPool(host=address[0], port=address[1], **self._options)
             server = self._servers[address] = Server(
-                Redis.from_pool(reporting_losses(pool)), self._replication, _name(address)
+                Redis.from_pool(reporting_losses(pool)), self.replication, _name(address)
             )
         return server
 

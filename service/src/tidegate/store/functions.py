@@ -127,10 +127,12 @@ class Functions:
         def words() -> Words:
             return self._call(command, job, self._argument(command, now_ms, arguments()))
 
-        key = self.servers.keys.job_key(job)
+        keys = self.servers.keys.of_call(job)
         if command in READS:
-            return await self._to_the_end(job, lambda: self.servers.at(key, lambda server: server.execute(words())))
-        return await self._to_the_end(job, lambda: self.servers.at(key, lambda server: server.change(words)))
+            return await self._to_the_end(
+                job, lambda: self.servers.at(keys[0], lambda server: server.read(keys, words()))
+            )
+        return await self._to_the_end(job, lambda: self.servers.at(keys[0], lambda server: server.change(keys, words)))
 
     async def run_unconfirmed(self, command: str, job: str) -> Reply:
         """Run a command whose result no client receives, without waiting for replicas.
@@ -182,10 +184,10 @@ class Functions:
 
     async def _run_steps(self, job: str, steps: str) -> Reply:
         """Run steps, and leave Redis to other calls for as long as each step took."""
-        key, call = self.servers.keys.job_key(job), self._call("resume", job, msgpack.encode({"steps": steps}))
+        keys, call = self.servers.keys.of_call(job), self._call("resume", job, msgpack.encode({"steps": steps}))
         while True:
             began = time.monotonic()
-            reply = record(await self.servers.at(key, lambda server: server.change(lambda: call)))
+            reply = record(await self.servers.at(keys[0], lambda server: server.change(keys, lambda: call)))
             if reply.get("error") == "steps_lost":
                 raise StepsLost(f"the steps {steps} of a command of the job {job} are lost")
             if "steps" not in reply:
@@ -202,13 +204,14 @@ class Functions:
         """
         named = [(command, self._argument(command, now_ms, arguments)) for command, arguments in commands]
         together = READS_TOGETHER if all(command in READS for command, _ in commands) else TOGETHER
-        key, call = (
-            self.servers.keys.job_key(job),
+        keys, call = (
+            self.servers.keys.of_call(job),
             self._call(together, job, *(part for pair in named for part in pair)),
         )
         with self.around(name):
             while True:
-                replies = [record(reply) for reply in await self.servers.at(key, lambda server: server.execute(call))]
+                found = await self.servers.at(keys[0], lambda server: server.read(keys, call))
+                replies = [*map(record, found)]
                 if "steps" not in replies[0]:
                     return [reply_of(reply) for reply in replies]
                 await self._wait_for_steps(job, replies[0]["steps"])
@@ -216,9 +219,9 @@ class Functions:
     async def run_for_each(self, name: str, command: str, jobs: Collection[str]) -> list[Any]:
         """Run a command without arguments for each job; return the replies, and errors in place of failed replies."""
         argument = self._argument(command, None, {})
-        calls = [(self.servers.keys.job_key(job), self._call(command, job, argument)) for job in jobs]
+        calls = [(self.servers.keys.of_call(job), self._call(command, job, argument)) for job in jobs]
         with self.around(name):
-            return await self.servers.each(calls)
+            return await self.servers.read_each(calls)
 
     def _argument(self, command: str, now_ms: int | None, arguments: Mapping[str, Any]) -> bytes:
         """Return the arguments of a command as MessagePack, without those that are None."""

@@ -65,7 +65,8 @@ PIECE = 500
 PIECES_KEPT_MS = 600_000
 """Time for which the pieces of a command stay, if the coordinator stops before it sends the command."""
 # A server that is full still runs reads and deletes, and the remaining steps of commands that have begun.
-FLAGS = dict.fromkeys((*READS, READS_TOGETHER), "'no-writes'") | dict.fromkeys(("delete", "resume"), "'allow-oom'")
+FLAGS = dict.fromkeys((*READS, READS_TOGETHER), "'no-writes'")
+FLAGS |= dict.fromkeys(("confirm", "delete", "resume"), "'allow-oom'")
 CONSTANTS = {
     "SCHEMA": SCHEMA,
     "SCHEMA_IN_STEPS": SCHEMA_IN_STEPS,

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import hiredis
+from msgspec import msgpack
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AskError, MovedError, RedisError, ResponseError, TryAgainError
+
+from tidegate.store.library import library
 
 MAX_CALLS = 256
 """Maximum number of calls in one round trip. It limits the time until the first answer."""
@@ -19,25 +22,28 @@ MAX_CALLS = 256
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """The number of replicas that must have a change before it is answered, and the time to wait for them."""
+    """The number of replicas that must have what an answer shows, and the time to wait for them."""
 
     min_replicas: int
     timeout_ms: int
 
 
 class NotReplicated(RedisError):
-    """Raised when a change was applied, and too few replicas have confirmed it in time."""
+    """Raised when a call was executed, and too few replicas have confirmed in time what its answer shows."""
 
 
 Words = tuple[str | bytes | int, ...]
 """A command of Redis and its arguments."""
+Keys = tuple[str, ...]
+"""The keys of the function calls for a job."""
+NO_ARGUMENTS = msgpack.encode({})
 
 
 class _Call:
-    """A command whose words are computed when it is sent."""
+    """A command on a job with these keys, whose words are computed when it is sent."""
 
-    def __init__(self, words: Callable[[], Words]) -> None:
-        self._words = words
+    def __init__(self, keys: Keys, words: Callable[[], Words]) -> None:
+        self.keys, self._words = keys, words
         self.packed = b""
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -57,8 +63,8 @@ class Pipelining:
     Reconnects and retries follow the settings of the pool, as for single calls. After a lost connection, a
     retry repeats calls that the server may already have executed.
 
-    With ``replication``, each round trip ends with one WAIT. The calls of a round trip that too few replicas have
-    confirmed fail with :class:`NotReplicated`.
+    With ``replication``, each round trip ends with a call of ``confirm`` and one WAIT. Replicas then have all that the
+    answers show, also the changes of other connections. Otherwise, the calls fail with :class:`NotReplicated`.
     """
 
     def __init__(self, pool: ConnectionPool, replication: Replication | None = None) -> None:
@@ -66,15 +72,15 @@ class Pipelining:
         self._waiting: list[_Call] = []
         self._sending: asyncio.Task[None] | None = None
 
-    async def call(self, words: Callable[[], Words]) -> Any:
+    async def call(self, keys: Keys, words: Callable[[], Words]) -> Any:
         """Send a command with the next round trip, and return its answer.
 
-        ``words`` returns the command. It is called once, when the round trip begins.
+        ``words`` returns a command on the job with these keys. It is called once, when the round trip begins.
 
         Raises:
             RedisError: If the server refuses the command, or does not answer.
         """
-        call = _Call(words)
+        call = _Call(keys, words)
         self._waiting.append(call)
         if self._sending is None:
             # An empty context, because the logs and traces of this caller do not apply to the other callers.
@@ -120,14 +126,15 @@ async def _exchange(connection: AbstractConnection, calls: list[_Call], replicat
     sent = _unanswered(calls)
     packed = [call.packed for call in sent]
     if replication is not None and sent:
-        packed.append(hiredis.pack_command(("WAIT", replication.min_replicas, replication.timeout_ms)))  # type: ignore[arg-type]  # as above
+        for words in _confirmation(sent[-1].keys, replication):
+            packed.append(hiredis.pack_command(words))  # type: ignore[arg-type]  # as above
     await connection.send_packed_command(packed)
     if replication is None:
         for call in sent:
             _answer(call, await _read(connection))
         return
     answers = [await _read(connection) for _ in sent]
-    lacking = _lacking(await _read(connection), replication) if sent else None
+    lacking = _lacking(await _read(connection), await _read(connection), replication) if sent else None
     for call, answer in zip(sent, answers, strict=True):
         _answer(call, answer if isinstance(answer, ResponseError) or lacking is None else lacking)
 
@@ -139,14 +146,28 @@ async def _read(connection: AbstractConnection) -> Any:
         return error
 
 
-def _lacking(confirmed: Any, replication: Replication) -> RedisError | None:
+def _confirmation(keys: Keys, replication: Replication) -> tuple[Words, Words]:
+    """Return the end of a round trip.
+
+    Since Redis 7.2, WAIT waits for the last write of its own connection only. ``confirm`` writes, so WAIT also waits
+    for the earlier writes of all other connections.
+    """
+    confirm: Words = ("FCALL", library().function("confirm"), len(keys), *keys, NO_ARGUMENTS)
+    return confirm, ("WAIT", replication.min_replicas, replication.timeout_ms)
+
+
+def _lacking(written: Any, confirmed: Any, replication: Replication) -> RedisError | None:
     """Return the error for a round trip that too few replicas have confirmed."""
-    if isinstance(confirmed, ResponseError):
-        return confirmed
+    if isinstance(written, MovedError | AskError):
+        return TryAgainError(f"another call of the round trip was redirected: {written}")
+    for answer in (written, confirmed):
+        if isinstance(answer, ResponseError):
+            return answer
     if confirmed >= replication.min_replicas:
         return None
     return NotReplicated(
-        f"{confirmed} of {replication.min_replicas} replicas confirmed the change within {replication.timeout_ms} ms"
+        f"{confirmed} of {replication.min_replicas} replicas confirmed the state of the job within "
+        f"{replication.timeout_ms} ms"
     )
 
 

@@ -131,7 +131,8 @@ class JobReads:
     async def pinned_watermark(self, job: str, query: str, batch_id: int) -> PinnedWatermark | None:
         """Return the pinned watermark of a batch; None if the batch has not begun or the store no longer keeps it."""
         key = self._keys.key_of(job, "pinned_watermarks", query)
-        kept = await self._servers.at(key, lambda server: server.execute(("HGET", key, str(batch_id))))
+        words = ("HGET", key, str(batch_id))
+        kept = await self._servers.at(key, partial(Server.read, keys=self._keys.of_call(job), words=words))
         return None if kept is None else PinnedWatermark(int(kept) if kept else None)
 
     async def delays(
@@ -206,8 +207,9 @@ class JobReads:
     async def timelines(self, jobs: Sequence[str], interval_ms: int, limit: int) -> dict[str, list[Sample]]:
         """Return the latest samples of each job, oldest first. A job without a readable timeline has no samples."""
         keys = [self._keys.key_of(job, "timeline", interval_ms) for job in jobs]
+        reads = [(self._keys.of_call(job), ("LRANGE", key, -limit, -1)) for job, key in zip(jobs, keys, strict=True)]
         with self._functions.around("timelines"):
-            found = await self._servers.each([(key, ("LRANGE", key, -limit, -1)) for key in keys])
+            found = await self._servers.read_each(reads)
         return {job: _samples(texts) for job, texts in zip(jobs, found, strict=True)}
 
     async def _late(self, job: str, of: str, reply: Reply, now_ms: int | None) -> LateRows:

@@ -1,7 +1,9 @@
 """The servers of a store: one Redis, or the primaries of a Redis Cluster."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -11,7 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from tidegate.store.keyspace import ONE_SERVER, Bucket, Keyspace
 from tidegate.store.library import library
-from tidegate.store.pipelining import Pipelining, Replication, Words
+from tidegate.store.pipelining import Keys, Pipelining, Replication, Words
 
 Answer = TypeVar("Answer")
 Command = tuple[str, Words]
@@ -48,19 +50,36 @@ class Server:
     """A Redis server. It loads the functions into the server when they are missing there.
 
     Changes share the round trips of one connection. Other commands use connections of their own, so that a long read
-    does not delay changes by other callers.
+    does not delay changes by other callers. With ``replication``, reads share the round trips of a second
+    connection, so that they do not use up the connections while they wait for replicas.
     """
 
     def __init__(self, redis: Redis, replication: Replication | None = None, name: str = "") -> None:
         self.redis, self.name = redis, name
-        self._pipelining = Pipelining(redis.connection_pool, replication)
+        self._changes = Pipelining(redis.connection_pool, replication)
+        self._reads = Pipelining(redis.connection_pool, replication) if replication is not None else None
 
-    async def change(self, words: Callable[[], Words]) -> Any:
-        """Run a function that may change a job. ``words`` is called when the function is sent."""
-        return await self._loaded(lambda: self._pipelining.call(words))
+    async def change(self, keys: Keys, words: Callable[[], Words]) -> Any:
+        """Run a function that may change a job. ``words`` is called when the function is sent.
+
+        Raises:
+            NotReplicated: If too few replicas have what the answer shows.
+        """
+        return await self._loaded(lambda: self._changes.call(keys, words))
+
+    async def read(self, keys: Keys, words: Words) -> Any:
+        """Run a command or a function that reads a job.
+
+        Raises:
+            NotReplicated: If too few replicas have what the answer shows.
+        """
+        reads = self._reads
+        if reads is None:
+            return await self.execute(words)
+        return await self._loaded(lambda: reads.call(keys, lambda: words))
 
     async def execute(self, words: Words) -> Any:
-        """Run a command or a function."""
+        """Run a command or a function, without waiting for replicas."""
 
         async def send() -> Any:
             return await self.redis.execute_command(*words)  # type: ignore[no-untyped-call]
@@ -68,7 +87,11 @@ class Server:
         return await self._loaded(send)
 
     async def execute_all(self, commands: Sequence[Words]) -> list[Any]:
-        """Run commands in one round trip; return the answers, and errors in place of failed answers."""
+        """Run commands in one round trip, without waiting for replicas.
+
+        Returns:
+            The answers, and errors in place of failed answers.
+        """
 
         async def send() -> list[Any]:
             pipeline = self.redis.pipeline(transaction=False)
@@ -103,9 +126,11 @@ class Servers(ABC):
 
     Attributes:
         keys: The names of all keys.
+        replication: Replicas that must have what an answer shows; None to wait for no replica.
     """
 
     keys: Keyspace
+    replication: Replication | None
 
     @abstractmethod
     async def at(self, key: str, do: Callable[[Server], Awaitable[Answer]]) -> Answer:
@@ -117,7 +142,7 @@ class Servers(ABC):
 
     @abstractmethod
     async def each(self, commands: Sequence[Command], patience_s: float | None = None) -> list[Any]:
-        """Run commands in one round trip to each server, in any order.
+        """Run commands in one round trip to each server, in any order, without waiting for replicas.
 
         Args:
             commands: The commands with their keys.
@@ -126,6 +151,19 @@ class Servers(ABC):
         Returns:
             The answers in the order of the commands, and errors in place of failed answers.
         """
+
+    async def read_each(self, reads: Sequence[tuple[Keys, Words]]) -> list[Any]:
+        """Run commands that read jobs with these keys; see :meth:`Server.read`.
+
+        Returns:
+            The answers in the order of the commands, and errors in place of failed answers.
+        """
+        if self.replication is None:
+            return await self.each([(keys[0], words) for keys, words in reads])
+        return await asyncio.gather(
+            *(self.at(keys[0], partial(Server.read, keys=keys, words=words)) for keys, words in reads),
+            return_exceptions=True,
+        )
 
     @abstractmethod
     def any(self) -> Server:
@@ -148,7 +186,7 @@ class OneServer(Servers):
     """A single server, or the current primary of replicas."""
 
     def __init__(self, redis: Redis, replication: Replication | None = None) -> None:
-        self.keys = ONE_SERVER
+        self.keys, self.replication = ONE_SERVER, replication
         self._server = Server(redis, replication)
 
     async def at(self, key: str, do: Callable[[Server], Awaitable[Answer]]) -> Answer:

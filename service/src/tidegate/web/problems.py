@@ -36,8 +36,9 @@ STORE_ERRORS = {
     "maxmemory, or delete jobs, and send the call again.",
     "store_read_only": "The coordinator's Redis accepts no writes, because it is a replica, lacks replicas, or cannot "
     "write to its disk. Nothing was changed. See the log of Redis, and send the call again when Redis accepts writes.",
-    "not_replicated": "The change was applied, but fewer Redis replicas than TIDEGATE_MIN_REPLICAS confirmed it in "
-    "time. A failover could lose it. Send the call again; a repetition changes nothing.",
+    "not_replicated": "Fewer Redis replicas than TIDEGATE_MIN_REPLICAS confirmed the state of the job in time, so a "
+    "failover could lose it. If the call is a change, it was applied. Send the call again; a repetition changes "
+    "nothing.",
     "store_unavailable": "The coordinator's Redis does not answer; send the call again.",
     "internal": "The coordinator failed to serve this request; see its log for the cause.",
 }

@@ -96,6 +96,23 @@ def test_times_and_durations_have_units(tmp_path: Path) -> None:
     assert (with_gap[0]["dropped"], with_gap[0]["updated"]) == (1, 1)
 
 
+def test_times_are_rounded_down_to_milliseconds(tmp_path: Path) -> None:
+    """A row stays in the window in which the coordinator and the Spark client count it, from every kind of file."""
+    start = datetime(2013, 3, 10, 1, 30, tzinfo=UTC)
+    at = [start, start + timedelta(minutes=30) - timedelta(microseconds=400), start + timedelta(minutes=30)]
+    of = ("--event-time", "when", "--lags", "0", "--window", "1h")
+    files = [csv(tmp_path / "f.csv", "when", *(one.isoformat() for one in at))]
+    for unit in ("us", "ns"):
+        files.append(tmp_path / f"{unit}.parquet")
+        pq.write_table(pa.table({"when": pa.array(at, pa.timestamp(unit, "UTC"))}), files[-1])
+    for file in files:
+        [row] = results(file, *of)
+        assert (row["dropped"], row["windows"], row["avg_emit_latency"]) == (0, 1, 0), file
+    # The watermark is the last whole millisecond before 02:00 until the row of 02:00, so 0.4 ms close no window.
+    before = csv(tmp_path / "before.csv", "when", *(one.isoformat() for one in at[:2]))
+    assert results(before, *of)[0]["windows"] == 0
+
+
 def test_substreams_have_watermarks_of_their_own(tmp_path: Path) -> None:
     """A slow substream whose rows are in order loses rows under a single watermark, but not under its own."""
     lines = [line for n in range(100) for line in (f"{100 + n},fast", f"{n},slow")]

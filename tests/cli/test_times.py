@@ -19,10 +19,19 @@ MIDNIGHT = 1_358_121_600_000
         ("1358121600000", MIDNIGHT),
         ("-5", -5),
         ("1969-12-31T23:59:59.999Z", -1),
+        ("2013-01-13T23:59:59.999600Z", MIDNIGHT - 1),
+        ("1969-12-31T23:59:59.999600Z", -1),
+        ("9999-12-31T23:59:59.999999Z", 253_402_300_799_999),
     ],
 )
 def test_valid_times_are_parsed(text: str, at_ms: int) -> None:
     assert time(text) == at_ms
+
+
+def test_a_wait_rounds_up() -> None:
+    """A row within the millisecond of the time is waited for, as by the Spark client."""
+    texts = ("2013-01-13T23:59:59.999600Z", "2013-01-14T00:00Z", "1969-12-31T23:59:59.999600Z", "7")
+    assert [time(text, round_up=True) for text in texts] == [MIDNIGHT, MIDNIGHT, 0, 7]
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2013-01-14T00:00", "2013-13-01", "1e3", "12:00Z"])

@@ -2,7 +2,7 @@
 
 import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 MS = 1000
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -16,14 +16,16 @@ ROUND_MS: tuple[int, ...] = (
 )
 """Round durations in milliseconds, ascending: steps of axes, and widths of bins."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PRINTED_UNITS_S = (("y", 31_536_000), ("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
 
-def parse_time(text: str) -> int:
+def parse_time(text: str, round_up: bool = False) -> int:
     """Return Unix milliseconds from ISO 8601 or from a number.
 
     Args:
         text: A time with an offset or ``Z``; a date, which means midnight UTC; or Unix milliseconds.
+        round_up: Whether a part of a millisecond is rounded up. By default it is rounded down, as in event times.
 
     Raises:
         ValueError: If the text is not a time. The message says what to write.
@@ -38,7 +40,8 @@ def parse_time(text: str) -> int:
         if len(text) > len("2013-01-14"):
             raise ValueError(f"{text!r} has no time zone: add Z, or an offset such as +01:00")
         parsed = parsed.replace(tzinfo=UTC)
-    return round(parsed.timestamp() * MS)
+    whole, rest = divmod(parsed - _EPOCH, timedelta(milliseconds=1))
+    return whole + (round_up and bool(rest))
 
 
 def parse_duration_s(text: str) -> float:

@@ -144,7 +144,8 @@ def complete(
     job: Job,
     reason: Reason,
     up_to: Annotated[
-        int | None, time_option("Minimum of the final watermark, as 2013-01-14T00:00Z or Unix milliseconds.")
+        int | None,
+        time_option("Minimum of the final watermark, as 2013-01-14T00:00Z or Unix milliseconds.", round_up=True),
     ] = None,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,

@@ -11,7 +11,7 @@ import typer
 
 from tidegate import times
 
-MS_PER_UNIT = {"s": Decimal(1000), "ms": Decimal(1), "us": Decimal("0.001"), "ns": Decimal("0.000001")}
+UNITS_PER_S = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def parse_amount(text: str) -> Decimal:
@@ -80,16 +80,17 @@ def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]
         schema = file.schema_arrow
         _check_columns(path, names, schema.names)
         column_types = [schema.field(name).type for name in names]
-        scales = [MS_PER_UNIT[kind.unit] if types.is_timestamp(kind) else None for kind in column_types]
+        units = [UNITS_PER_S[kind.unit] if types.is_timestamp(kind) else None for kind in column_types]
         for batch in file.iter_batches(columns=list(dict.fromkeys(names))):
             columns = [
-                batch.column(name) if scale is None else batch.column(name).cast("int64")
-                for name, scale in zip(names, scales, strict=True)
+                batch.column(name) if unit is None else batch.column(name).cast("int64")
+                for name, unit in zip(names, units, strict=True)
             ]
             for cells in zip(*(column.to_pylist() for column in columns), strict=True):
+                # Timestamps become whole milliseconds, rounded down: the Spark client classifies rows by these.
                 yield tuple(
-                    cell if scale is None or cell is None else cell * scale
-                    for cell, scale in zip(cells, scales, strict=True)
+                    cell if unit is None or cell is None else cell * times.MS // unit
+                    for cell, unit in zip(cells, units, strict=True)
                 )
 
 

@@ -103,7 +103,9 @@ def _show_event(name: str, data: Mapping[str, Any]) -> None:
 
 def wait(
     job: Job,
-    at_least: Annotated[int, time_option("Watermark to wait for, as 2013-01-14T00:00Z or Unix milliseconds.")],
+    at_least: Annotated[
+        int, time_option("Watermark to wait for, as 2013-01-14T00:00Z or Unix milliseconds.", round_up=True)
+    ],
     timeout: Annotated[str, typer.Option(help="Longest wait, such as 90s, 30m, 2h or 1d.")] = "1h",
     url: Url = LOCAL_URL,
     as_json: AsJson = False,

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from contextlib import redirect_stderr
+from functools import partial
 from io import StringIO
 from typing import Annotated, Any, TypeVar
 
@@ -44,13 +45,17 @@ QueryOfSubstream = Annotated[
 ]
 
 
-def time(text: str) -> int:
+def time(text: str, round_up: bool = False) -> int:
     """Return Unix milliseconds from a text on the command line.
+
+    Args:
+        text: See :func:`tidegate.times.parse_time`.
+        round_up: Whether a part of a millisecond is rounded up instead of down.
 
     Raises:
         typer.BadParameter: If the text is not a time.
     """
-    return _parsed(times.parse_time, text)
+    return _parsed(partial(times.parse_time, round_up=round_up), text)
 
 
 def duration_s(text: str) -> float:
@@ -78,9 +83,9 @@ def _parsed(parse: Callable[[str], Value], text: str) -> Value:
         raise typer.BadParameter(str(error)) from None
 
 
-def time_option(help_text: str) -> Any:
-    """Return a command-line option that converts a time to Unix milliseconds."""
-    return typer.Option(parser=time, metavar="TIME", help=help_text)
+def time_option(help_text: str, round_up: bool = False) -> Any:
+    """Return a command-line option that converts a time to Unix milliseconds; ``round_up`` is as in :func:`time`."""
+    return typer.Option(parser=partial(time, round_up=round_up), metavar="TIME", help=help_text)
 
 
 def duration_option(help_text: str) -> Any:

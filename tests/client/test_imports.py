@@ -1,4 +1,7 @@
-"""Modules of the client import only lower layers, also under TYPE_CHECKING and within functions."""
+"""Rules for the modules of the client.
+
+Modules import only lower layers, also under TYPE_CHECKING and within functions. No SQL statement has arguments.
+"""
 
 import ast
 import subprocess
@@ -134,3 +137,24 @@ def test_the_code_of_tasks_imports_no_httpx(module: str) -> None:
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert f"tidegate_spark.{module}" in loaded
     assert "httpx" not in loaded
+
+
+def sql_with_arguments(source: str) -> list[int]:
+    """Return the lines with calls of a method ``sql`` that pass more than the text."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        call.lineno
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "sql" and (len(call.args) > 1 or call.keywords)
+    ]
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_no_statement_has_arguments(module: str) -> None:
+    """A parser of a session extension may not bind arguments. Delta Lake's on Spark 4.1 does not, and queries fail."""
+    assert sql_with_arguments(FILES[module].read_text()) == []
+
+
+def test_a_statement_with_arguments_is_found() -> None:
+    calls = ["spark.sql('SELECT 1')", "df.sparkSession.sql(text, {'a': 1})", "spark.sql(text, args={'a': 1})"]
+    assert sql_with_arguments("\n".join(calls)) == [2, 3]

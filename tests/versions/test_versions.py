@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,15 +19,28 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support import native as native_streams
 from tests.support import streams
 from tests.support.native import TEN, Out, native, start, tens
+from tests.support.pipeline import SCHEMA, Settings
+from tests.support.runs import calls, run
 from tests.support.waiting import until
 from tests.support.windows import SECOND, Results
 from tests.support.windows import tens as windows_of_ten
 from tidegate_spark import InvalidUsage, Job
-from tidegate_spark.testing import FileBatches
+from tidegate_spark.testing import CoordinatorProcess, FileBatches
 from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, version_of
 
 ROWS = [[("a", 1), ("b", 2), ("a", 12)], [("a", 25), ("b", 11), ("b", 3)], [("a", 47), ("b", 44), ("a", 38)]]
 """Three batches. With a lag of ten seconds, no row is late within its substream. The last watermark is 34 s."""
+
+EXTENSIONS = {
+    "spark.jars.packages": (
+        "io.delta:delta-spark_4.1_2.13:4.4.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
+    ),
+    "spark.sql.extensions": (
+        "io.delta.sql.DeltaSparkSessionExtension,org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    ),
+    "spark.ui.enabled": False,
+}
+"""A session with the SQL parsers of Delta Lake and Iceberg. Spark downloads 60 MB from Maven Central, once."""
 
 BY_WINDOW = dict(Counter((second // 10 * 10, k) for batch in ROWS for k, second in batch))
 
@@ -155,3 +169,19 @@ def test_native_is_refused_if_spark_has_no_python_sources(
         pytest.skip("Spark has sources in Python")
     with pytest.raises(InvalidUsage, match=r"with_watermark\(\) needs Spark 4\.0 or later, and this is 3\.5"):
         native(job, timed.stream(spark), checkpoint, windows=TEN)
+
+
+def test_a_session_with_the_parsers_of_table_formats_processes_late_rows(
+    tidegate: CoordinatorProcess, tmp_path: Path
+) -> None:
+    """The parsers of extensions read every statement and expression of the client."""
+    if not pyspark.__version__.startswith("4.1."):
+        pytest.skip("needs Spark 4.1, for which both formats are built")
+    job = tidegate.job()
+    settings = Settings("local[2]", tidegate.url, job.connection.job, str(tmp_path), windows=10_000, conf=EXTENSIONS)
+    source = FileBatches(tmp_path / "input", SCHEMA)
+    for t in (100_000, 100, 110_000):
+        source.add({"k": "a", "t": t})
+    assert run(settings) == 0, (tmp_path / "pipeline.log").read_text()
+    assert job.status()["rows"] == {"on_time": 2, "updated": 0, "late": 1, "null_event_time": 0, "future": 0}
+    assert [row for call in calls(tmp_path) if call.kind == "late" for row in call.rows] == [["a", 100]]

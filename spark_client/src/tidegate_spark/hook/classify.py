@@ -105,12 +105,12 @@ class RowClassifier:
     def bounds(self, spark: SparkSession) -> DataFrame:
         """Return one row with the longs ``late_below``, ``on_time_from`` and ``latest``.
 
-        The bounds are a relation, because Spark would inline literals wherever they are used.
+        The bounds are a relation, because Spark would inline literals wherever they are used. They are part of the
+        text, because a parser of a session extension may not bind arguments (Delta Lake's on Spark 4.1 does not).
         """
         return spark.sql(
-            "SELECT * FROM VALUES (CAST(:late_below AS BIGINT), CAST(:on_time_from AS BIGINT), CAST(:latest AS BIGINT))"
-            " AS bounds (late_below, on_time_from, latest)",
-            {"late_below": self.late_below, "on_time_from": self.on_time_from, "latest": self.latest},
+            f"VALUES ({self.late_below}L, {self.on_time_from}L, {self.latest}L)"
+            " AS bounds (late_below, on_time_from, latest)"
         )
 
 

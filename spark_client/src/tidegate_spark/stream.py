@@ -18,7 +18,7 @@ from tidegate_spark.hook.batch_function import REPORT_TASKS
 from tidegate_spark.hook.classify import RowRoute
 from tidegate_spark.hook.delays import DelayOrder
 from tidegate_spark.hook.folding import Mode
-from tidegate_spark.hook.handlers import UserFunction
+from tidegate_spark.hook.handlers import UserFunction, takes_batch
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.start import HEARTBEAT_MS, QueryStart, StreamOptions, check_start
@@ -49,21 +49,26 @@ class Stream:
     # -- rows and results -----------------------------------------------------------------------------------------
 
     def foreach_batch(self, function: UserFunction) -> "Stream":
-        """Call ``function(df, batch)`` with the on-time rows of each batch.
+        """Call ``function(df, batch_id)`` with the on-time rows of each batch, as Spark's ``foreachBatch`` does.
 
-        ``batch`` is the batch id as a :class:`Batch`, with ``batch.watermark`` and ``batch.job_watermark``. With
-        :meth:`windows`, ``df`` has the windows that have closed or changed. If no window has closed
-        or changed, the client does not call the function.
+        A function with a third parameter is called as ``function(df, batch_id, batch)``. ``batch`` is a :class:`Batch`,
+        with ``batch.watermark`` and ``batch.job_watermark``. A third parameter with a default keeps the default, unless
+        it is named ``batch``.
+
+        With :meth:`windows`, ``df`` has the windows that have closed or changed. If no window has closed or changed,
+        the client does not call the function.
         """
-        return self._with(function=_checked_function("foreach_batch", function))
+        takes_batch("foreach_batch", function)
+        return self._with(function=function)
 
     def late_output(self, function: UserFunction) -> "Stream":
-        """Call ``function(df, batch)`` with the late rows of each batch that has late rows.
+        """Call ``function(df, batch_id)`` with the late rows of each batch that has late rows.
 
-        Without a late output, the client drops late rows and logs their substreams. The coordinator counts late rows in
-        both cases.
+        A third parameter gets the :class:`Batch`, as in :meth:`foreach_batch`. Without a late output, the client drops
+        late rows and logs their substreams. The coordinator counts late rows in both cases.
         """
-        return self._with(late_function=_checked_function("late_output", function))
+        takes_batch("late_output", function)
+        return self._with(late_function=function)
 
     def null_event_times(self, route: RowRoute) -> "Stream":
         """Choose whether rows without an event time go with the ``late`` rows (default) or the ``on_time`` rows.

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.overhead import session
 from benchmarks.results import Row, Spread
-from tidegate_spark import Batch, Committed, limiting_lag, windows
+from tidegate_spark import Committed, limiting_lag, windows
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
@@ -124,7 +124,7 @@ class Run:
             .windows(HALVES * SIZE)
             .agg(rows=windows.count())
             .allowed_lateness(HALVES * grace)
-            .late_output(lambda df, batch: None)
+            .late_output(lambda df, batch_id: None)
             .foreach_batch(self._take)
             .on_commit(self._look)
             .trigger(availableNow=True)
@@ -149,8 +149,8 @@ class Run:
             (self._rss[len(self._rss) // 10], self._rss[-1]),
         )
 
-    def _take(self, df: DataFrame, batch: Batch) -> None:
-        max_event_time = self._tops[int(batch)]
+    def _take(self, df: DataFrame, batch_id: int) -> None:
+        max_event_time = self._tops[batch_id]
         for row in df.collect():
             if row.previous is None:
                 self._latencies.append((max_event_time - row.window.end) / HALVES)
@@ -159,7 +159,7 @@ class Run:
 
     def _look(self, committed: Committed) -> None:
         self._committed.append(committed)
-        version = self._checkpoint.read_table(f"state/{int(committed.batch)}")
+        version = self._checkpoint.read_table(f"state/{committed.batch.batch_id}")
         if version is not None:  # a batch without rows writes no version
             self._state_rows = max(self._state_rows, version.num_rows)
         own = psutil.Process()

@@ -5,7 +5,6 @@ Spark takes half a second or more for a batch, so the check covers the first day
 
 import os
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -75,11 +74,11 @@ class SparkRun:
 
     def _committed(self, committed: Committed) -> None:
         self._run.note_closed(self._now_ms, committed.watermark)
-        if int(committed.batch) + 1 < len(self._ends_ms):
-            self._advance(self._ends_ms[int(committed.batch) + 1])
+        if committed.batch.batch_id + 1 < len(self._ends_ms):
+            self._advance(self._ends_ms[committed.batch.batch_id + 1])
 
 
-def _count(df: DataFrame, batch: Any) -> None:
+def _count(df: DataFrame, batch_id: int) -> None:
     df.count()
 
 

@@ -57,26 +57,26 @@ class Departures:
         self.batches = BatchFiles(settings.out / "state" / "batches", ".json")
         self._committed_at: list[float] = []
 
-    def write(self, df: DataFrame, batch: Batch) -> None:
+    def write(self, df: DataFrame, batch_id: int, batch: Batch) -> None:
         rows = df.select(
             "origin",
             F.col("window.start").alias("window_start"),
             F.col("window.end").alias("window_end"),
             "departures",
-            *_judged(batch, batch.job_watermark),
+            *_judged(batch_id, batch.job_watermark),
         )
         in_order = rows.toArrow().cast(WINDOWS_SCHEMA).sort_by([("origin", "ascending"), ("window_start", "ascending")])
-        self.windows.write_table(int(batch), in_order)
+        self.windows.write_table(batch_id, in_order)
 
-    def write_late(self, df: DataFrame, batch: Batch) -> None:
-        rows = df.select("*", *_judged(batch, batch.watermark))
-        self.late.write_table(int(batch), rows.toArrow().select(LATE_SCHEMA.names).cast(LATE_SCHEMA))
+    def write_late(self, df: DataFrame, batch_id: int, batch: Batch) -> None:
+        rows = df.select("*", *_judged(batch_id, batch.watermark))
+        self.late.write_table(batch_id, rows.toArrow().select(LATE_SCHEMA.names).cast(LATE_SCHEMA))
 
     def committed(self, committed: Committed) -> None:
         self._committed_at.append(time.monotonic())
         held_by = committed.held_by
         self.batches.write_json(
-            int(committed.batch),
+            committed.batch.batch_id,
             {
                 "pin_ms": committed.batch.watermark,
                 "watermark_ms": committed.watermark,
@@ -132,9 +132,9 @@ class Departures:
         return watermark
 
 
-def _judged(batch: Batch, watermark: int | None) -> list[Column]:
+def _judged(batch_id: int, watermark: int | None) -> list[Column]:
     """Return the columns ``batch_id`` and ``watermark`` for the rows of a batch."""
     return [
-        F.lit(int(batch)).cast("long").alias("batch_id"),
+        F.lit(batch_id).cast("long").alias("batch_id"),
         F.timestamp_millis(F.lit(watermark).cast("long")).alias("watermark"),
     ]

@@ -14,7 +14,7 @@ class Progress:
         self._shown_at = 0.0
 
     def committed(self, committed: Committed) -> None:
-        number = int(committed.batch) + 1
+        number = committed.batch.batch_id + 1
         if time.monotonic() - self._shown_at < self.every_s and number < self.files:
             return
         self._shown_at = time.monotonic()

@@ -302,6 +302,17 @@ def test_a_missing_key_names_its_variable(run: Run, tmp_path: Path) -> None:
     assert "Set TIDEGATE_TOKEN to a key" in refused.output
 
 
+def test_no_message_has_the_key_or_a_password(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error of a scheduled command is kept in logs. A key from a file often ends in a line break."""
+    for url in ("http://ann:s3cret@127.0.0.1:1", "http://ann:s3cret@127.0.0.1:port"):
+        refused = run("jobs", "--url", url, status=2)
+        assert "user name or a password" in refused.output and "s3cret" not in refused.output
+    for key in ("s3cret\n", "s3crét", "s3 cret"):
+        monkeypatch.setenv("TIDEGATE_TOKEN", key)
+        refused = run("jobs", "--url", "http://127.0.0.1:1", status=2)
+        assert "TIDEGATE_TOKEN has white space" in refused.output and "s3" not in refused.output
+
+
 def test_help_imports_no_slow_packages() -> None:
     """The command line starts without FastAPI, httpx and pydantic, whose import takes most of a second."""
     program = "import sys; from tidegate.__main__ import cli; print(*sys.modules)"

@@ -1,13 +1,17 @@
-"""The values of `Batch` and `Committed`, their texts and their metrics."""
+"""The functions that receive a batch; the values of `Batch` and `Committed`, their texts and their metrics."""
 
-import copy
-import json
 import pickle
 from dataclasses import replace
+from functools import partial, wraps
+from typing import Any
 
-from tidegate_spark import Batch, Committed, Holder
+import pytest
+
+from tidegate_spark import Batch, Committed, Holder, InvalidUsage
+from tidegate_spark.hook.handlers import call_user, takes_batch
 
 BATCH = Batch(7, watermark=1000, job_watermark=5, job="j", query="q", replayed=True)
+DF: Any = object()
 COMMITTED = Committed(
     BATCH,
     on_time=1000,
@@ -24,25 +28,91 @@ COMMITTED = Committed(
 )
 
 
-def test_a_batch_is_its_batch_id() -> None:
-    """`Batch` is an int, so functions written for `foreachBatch` can use it as the batch id."""
-    assert BATCH == 7
-    assert f"part-{BATCH}" == "part-7"
-    assert json.dumps({"batch": BATCH}) == '{"batch": 7}'
-    assert isinstance(BATCH, int)
+RECEIVED: list[Any] = []
 
 
-def test_a_batch_can_be_pickled_and_copied() -> None:
-    """A batch can be pickled and copied, for example within the closure of a UDF."""
-    for again in (pickle.loads(pickle.dumps(BATCH)), copy.copy(BATCH)):  # noqa: S301 - our own bytes
-        assert again == 7
-        assert (again.watermark, again.job_watermark, again.job, again.query, again.replayed) == (
-            1000,
-            5,
-            "j",
-            "q",
-            True,
-        )
+def given(*arguments: Any) -> None:
+    RECEIVED[:] = arguments
+
+
+def two(df: Any, batch_id: Any) -> None:
+    given(df, batch_id)
+
+
+def three(df: Any, batch_id: Any, batch: Any) -> None:
+    given(df, batch_id, batch)
+
+
+def with_default(df: Any, batch_id: Any, table: Any = "rows") -> None:
+    given(df, batch_id, table)
+
+
+def with_optional_batch(df: Any, batch_id: Any, batch: Any = None) -> None:
+    given(df, batch_id, batch)
+
+
+def with_another_name(df: Any, batch_id: Any, now: Any, /, *, table: Any = "rows") -> None:
+    given(df, batch_id, now)
+
+
+def to_table(table: Any, df: Any, batch_id: Any, batch: Any) -> None:
+    given(df, batch_id, batch)
+
+
+@wraps(three)
+def decorated(*arguments: Any) -> None:
+    three(*arguments)
+
+
+class Writer:
+    """A sink with functions of each form."""
+
+    def two(self, df: Any, batch_id: Any) -> None:
+        given(df, batch_id)
+
+    def three(self, df: Any, batch_id: Any, batch: Any) -> None:
+        given(df, batch_id, batch)
+
+    def __call__(self, df: Any, batch_id: Any, batch: Any) -> None:
+        given(df, batch_id, batch)
+
+
+@pytest.mark.parametrize(
+    ("function", "third"),
+    [
+        (two, None),
+        (three, BATCH),
+        (lambda *arguments: given(*arguments), None),
+        (with_default, "rows"),
+        (with_optional_batch, BATCH),
+        (with_another_name, BATCH),
+        (decorated, BATCH),
+        (partial(to_table, "rows"), BATCH),
+        (partial(with_default, table="late"), "late"),
+        (partial(three, batch=None), None),
+        (Writer().two, None),
+        (Writer().three, BATCH),
+        (Writer(), BATCH),
+    ],
+)
+def test_a_function_gets_the_batch_if_it_has_a_third_parameter(function: Any, third: Any) -> None:
+    """A function that works with Spark's `foreachBatch` gets the same arguments, and the id is exactly an int."""
+    call_user(function, DF, BATCH)
+    df, batch_id, *more = RECEIVED
+    assert (df, batch_id, type(batch_id)) == (DF, 7, int)
+    assert [argument for argument in more if argument is not None] == ([] if third is None else [third])
+
+
+@pytest.mark.parametrize("function", [lambda df: None, lambda df, i, batch, more: None, lambda df, i, *, to: None])
+def test_a_function_with_other_parameters_is_refused(function: Any) -> None:
+    """Otherwise the query fails in its first batch, with a traceback that does not name the method."""
+    with pytest.raises(InvalidUsage, match=r"late_output\(\) takes a function of \(df, batch_id\) or"):
+        takes_batch("late_output", function)
+
+
+def test_a_batch_can_be_pickled() -> None:
+    """A batch can be pickled, for example within the closure of a UDF."""
+    assert pickle.loads(pickle.dumps(BATCH)) == BATCH  # noqa: S301 - our own bytes
 
 
 def test_the_text_of_a_committed_batch() -> None:

@@ -14,7 +14,9 @@ from tests.support.api import operate
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tests.support.waiting import until
-from tidegate_spark import InvalidUsage, Job, JobDeleted, limiting_lag
+from tidegate.auth import keyring
+from tidegate.auth.roles import Role
+from tidegate_spark import InvalidUsage, Job, JobDeleted, Refused, limiting_lag
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import HIGHEST
 from tidegate_spark.native import finished, folding, source
@@ -26,6 +28,7 @@ from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.protocol.settings import QuerySettings
+from tidegate_spark.testing import CoordinatorProcess
 from tidegate_spark.windows import markers
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -196,7 +199,7 @@ def reader_of(job: Job, ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch) ->
         asdict(QueryChoices.of("t", "k")),
         False,
     )
-    return NativeReader(native, None, StructType([StructField("t", TimestampType())]))
+    return NativeReader(native, job.connection.key, StructType([StructField("t", TimestampType())]))
 
 
 def test_a_refusal_is_logged_until_batches_are_accepted(
@@ -222,6 +225,27 @@ def test_a_refusal_is_logged_until_batches_are_accepted(
     reader.latestOffset()
     assert "the coordinator accepts finished batches again" in caplog.text
     assert reported_state(job) == (1000, 1)
+
+
+def test_a_key_that_may_not_report_fails_the_query(
+    ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A key of the role `operate` may create the job. If the query went on, a run could end and report nothing."""
+    file = tmp_path / "keys.json"
+    keys = {role: keyring.create(file, f"key-{role.value}", role, "") for role in (Role.OPERATE, Role.REPORT)}
+    with CoordinatorProcess(tmp_path / "data", keys_file=str(file)) as process:
+        reader = reader_of(
+            process.job(job="j", key=keys[Role.OPERATE], config=limiting_lag(LAG)), ended_run, monkeypatch
+        )
+        reader.prepareForTriggerAvailableNow()
+        reader.latestOffset()
+        ended_run.fold(0, "first", 0, 1000)
+        ended_run.commit(0)
+        with pytest.raises(Refused, match=r"\[role_not_allowed, 403\]"):
+            reader.latestOffset()
+        ours = process.job(job="j", key=keys[Role.REPORT], config=limiting_lag(LAG))
+        reader_of(ours, ended_run, monkeypatch).latestOffset()
+        assert reported_state(ours) == (1000, 1), "the next run must report the batch of the failed run"
 
 
 @pytest.mark.parametrize("finishes", [True, False], ids=["a batch", "nothing"])

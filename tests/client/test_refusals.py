@@ -1,5 +1,6 @@
 """Each method of streams and windows refuses its own invalid arguments."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -34,6 +35,10 @@ def job() -> Job:
     [
         ({"event_time": "time", "substream": "k"}, "not a column of the stream; its columns are k, t, d, m, at, raw"),
         ({"event_time": "d", "substream": "k"}, "is of type date"),
+        ({"event_time": object(), "substream": "k"}, "must be the name of a column, like 'departed_at'"),
+        ({"event_time": ["t"], "substream": "k"}, "must be the name of a column, like 'departed_at'"),
+        ({"event_time": "t", "substream": object()}, "must be the name of a column, a list of names"),
+        ({"event_time": "t", "substream": ["k", 1]}, "must be the name of a column, a list of names"),
         ({"event_time": "t", "substream": "m"}, "is of type map"),
         ({"event_time": "t", "substream": ["k", "n"]}, "substream='n' is not a column"),
         ({"event_time": "t", "substream": []}, "pass substream=None"),
@@ -68,6 +73,66 @@ def test_invalid_options_of_a_stream_are_refused(job: Job) -> None:
         stream.foreach_batch(print).start(queryName="q")
 
 
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda stream: stream.foreach_batch("write"), "takes a function, not 'write'"),
+        (lambda stream: stream.declare(["a", "b"]), "is not a substream"),
+        (lambda stream: stream.rate_limited_source("yes"), r"rate_limited_source\(\) takes True or False"),
+        (lambda stream: stream.persist(None), r"persist\(\) takes True or False"),
+        (lambda stream: stream.tuning(report_tasks="4"), "must be whole numbers"),
+        (lambda stream: stream.tuning(heartbeat_ms=0.5), "must be whole numbers"),
+        (lambda stream: stream.trigger(), r"trigger\(\) takes one of availableNow, .*got none"),
+        (lambda stream: stream.trigger(available_now=True), r"trigger\(\) takes one of availableNow, .*available_now"),
+        (lambda stream: stream.option(1, 2), "the name of an option as a text"),
+        (lambda stream: stream.option("checkpointLocation", "c"), r"pass start\(checkpointLocation=...\)"),
+        (lambda stream: stream.start(outputMode="update"), r"start\(\) takes no outputMode: remove it"),
+        (lambda stream: stream.start(queryName=5, checkpointLocation="c"), "queryName 5 must be"),
+        (lambda stream: stream.start(queryName="q", checkpointLocation=5), "must be a path as a text or a PathLike"),
+        (lambda stream: stream.start(queryName="q", checkpointLocation=b"c"), "must be a path as a text or a PathLike"),
+        (lambda stream: stream.windows(10).agg(object(), rows=windows.count()), "names of columns to group by"),
+        (
+            lambda stream: stream.windows(10).agg(rows=windows.count()).keep_windows_in("state"),
+            r"a store with write\(\), read\(\) and delete\(\)",
+        ),
+    ],
+)
+def test_arguments_of_another_type_are_refused(job: Job, call: Callable[[Any], Any], says: str) -> None:
+    """Each method refuses them at once, not when the query has started."""
+    stream = job.stream(stream_of_types({"k": TEXT, "t": LONG}), event_time="t", substream="k")
+    with pytest.raises(InvalidUsage, match=says):
+        call(stream)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("foreachBatch", r"call foreach_batch\(function\)"),
+        ("queryName", r"pass the name to start\(queryName=...\)"),
+        ("outputMode", "remove it"),
+        ("writeStream", r"call foreach_batch\(function\) on the stream itself"),
+        ("groupBy", "apply it to the DataFrame before"),
+    ],
+)
+def test_a_method_of_spark_says_what_replaces_it(job: Job, name: str, says: str) -> None:
+    """A query of Spark is converted line by line. A method of Spark must not end in a bare AttributeError."""
+    stream = job.stream(stream_of_types({"k": TEXT, "t": LONG}), event_time="t", substream="k")
+    with pytest.raises(InvalidUsage, match=f"A coordinated stream has no {name}: {says}"):
+        getattr(stream, name)
+    assert not hasattr(stream, name)
+    with pytest.raises(AttributeError, match="has no attribute 'for_each'"):
+        _ = stream.for_each
+
+
+@pytest.mark.parametrize("df", [None, "flights", stream_of_types({"k": TEXT, "t": TIME}, streaming=False)])
+def test_only_streams_are_coordinated(job: Job, df: Any) -> None:
+    """Spark itself refuses a batch DataFrame only after the client has created the job."""
+    with pytest.raises(InvalidUsage, match=r"stream\(\) (takes|needs) a streaming DataFrame"):
+        job.stream(df, event_time="t", substream="k")
+    with pytest.raises(InvalidUsage, match=r"with_watermark\(\) (takes|needs) a streaming DataFrame"):
+        job.with_watermark(df, event_time="t", substream="k", queryName="q", checkpointLocation="/nowhere")
+
+
 def test_invalid_windows_are_refused(job: Job) -> None:
     stream = job.stream(stream_of_types({"k": TEXT, "t": LONG}), event_time="t", substream="k")
     with pytest.raises(InvalidUsage, match="size must be a whole number, 1 or more, in the unit of the event times"):
@@ -88,6 +153,15 @@ def test_invalid_windows_are_refused(job: Job) -> None:
         stream.allowed_lateness(10)
     check_reserved_names(job)
     check_null_event_times(stream)
+
+
+@pytest.mark.parametrize("aggregate", [windows.sum, windows.min, windows.max, windows.avg, windows.count])
+def test_an_aggregate_takes_the_name_of_a_column(aggregate: Any) -> None:
+    """Otherwise Spark fails in the first batch."""
+    with pytest.raises(InvalidUsage, match="5 must be the name of a column"):
+        aggregate(5)
+    with pytest.raises(InvalidUsage, match=r"merged\(\) takes functions, not 'sum'"):
+        windows.merged("sum", "sum")  # type: ignore[arg-type]
 
 
 def check_reserved_names(job: Job) -> None:
@@ -116,7 +190,6 @@ def native_stream(kind: DataType = TIME, **more: Any) -> DataFrame:
         (native_stream(TimestampNTZType()), r"cast\('timestamp'\)"),
         (stream_of_types({"k": TEXT, "t": TIME, "Tidegate_x": LONG}), "must not begin with 'tidegate_'"),
         (stream_of_types({"t": TIME}), "substream='k' is not a column"),
-        (native_stream(streaming=False), "needs a streaming DataFrame"),
     ],
 )
 def test_unsupported_native_streams_are_refused(job: Job, df: DataFrame, says: str) -> None:

@@ -1,10 +1,12 @@
 """Retries of calls to the coordinator: their pauses, their end, and answers that end them."""
 
 import json
+import logging
 import socket
 import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +20,7 @@ from tests.support.clock import VirtualClock
 from tests.support.drivers import on_files
 from tidegate_spark import connect
 from tidegate_spark.clock import SYSTEM_CLOCK
-from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
+from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused, TidegateError
 from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.checkpoint import Checkpoint
@@ -115,6 +117,45 @@ def test_the_driver_and_the_executors_observe_retry_after() -> None:
     assert requests == ["GET", "GET", "POST", "POST"], (
         "each client must pause until its deadline, then make its second attempt"
     )
+
+
+@pytest.mark.parametrize("status", [None, 200, 302, 401, 404, 500, 503])
+def test_no_message_has_the_key(status: int | None, caplog: pytest.LogCaptureFixture) -> None:
+    """Logs and tracebacks are sent to other systems, whose readers must not get the key."""
+    key = "s3cret"
+
+    class Failing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.headers["Authorization"] == f"Bearer {key}"
+            if status is not None:  # None: close the connection without an answer
+                self.send_response(status)
+                self.send_header("Content-Length", "4")
+                self.end_headers()
+                self.wfile.write(b"busy")
+
+        do_POST = do_GET  # noqa: N815 - the name is that of http.server
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    messages: list[str] = []
+    with caplog.at_level(logging.DEBUG), ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        job = connect(url, job="j", key=key, on_outage=timedelta(seconds=0.1))
+        reporter = Reporter(url, "/", job.connection.headers, {}, "", RetryPolicy(0.1))
+        calls: list[Callable[[], Any]] = [job.status, job.ensure_job, job.reopen, lambda: next(job.watch())]
+        for call_ in calls:
+            try:
+                call_()
+            except TidegateError as error:
+                messages += traceback.format_exception(error)
+        assert reporter.report([{"substreams": ["a"]}])[0] is False
+        server.shutdown()
+    request = Send("GET", "/", None, job.connection.headers, 1.0)
+    text = "\n".join([*messages, caplog.text, repr(job.connection), repr(reporter), repr(request)])
+    assert "127.0.0.1" in text
+    assert key not in text
 
 
 def test_a_refusal_is_not_retried() -> None:

@@ -2,11 +2,13 @@
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 import tidegate_spark
 from tests.support.api import operate
+from tests.support.clock import VirtualClock
 from tidegate.reads.config import JobConfig
 from tidegate_spark import InvalidUsage, Job, limiting_lag
 from tidegate_spark.frame import Frame
@@ -35,8 +37,20 @@ def test_invalid_configurations_are_refused() -> None:
         limiting_lag(timedelta(0), idle_timout=timedelta(1))  # type: ignore[call-arg]
     with pytest.raises(InvalidUsage, match="overrides: 'a' needs a configuration"):
         limiting_lag(timedelta(0), overrides={"a": timedelta(2)})  # type: ignore[dict-item]
-    with pytest.raises(InvalidUsage, match="expected_queries must be a list of names"):
-        limiting_lag(timedelta(0), expected_queries="ab")
+    for queries in ("ab", 5):
+        with pytest.raises(InvalidUsage, match="expected_queries must be a list of names"):
+            limiting_lag(timedelta(0), expected_queries=queries)  # type: ignore[arg-type]
+    with pytest.raises(InvalidUsage, match="query 5 must be 1 to 128"):
+        limiting_lag(timedelta(0), expected_queries=[5])  # type: ignore[list-item]
+    with pytest.raises(InvalidUsage, match="overrides must be a dict"):
+        limiting_lag(timedelta(0), overrides=["a"])  # type: ignore[arg-type]
+    with pytest.raises(InvalidUsage, match="pattern must be a text; it is 5"):
+        limiting_lag(timedelta(0), overrides={5: limiting_lag(timedelta(0))})  # type: ignore[dict-item]
+    for target in ("0.9", True, 99, 0.4, float("nan")):
+        with pytest.raises(InvalidUsage, match="target must be a share of the rows"):
+            tidegate_spark.target_completeness(target, timedelta(0))  # type: ignore[arg-type]
+    with pytest.raises(InvalidUsage, match="min_rows must be a whole number"):
+        tidegate_spark.target_completeness(0.99, timedelta(0), min_rows=0)
     with pytest.raises(InvalidUsage, match="query 'a/b'"):
         tidegate_spark.reported(expected_queries=["a/b"])
 
@@ -91,6 +105,73 @@ def test_invalid_addresses_and_names_are_refused(monkeypatch: pytest.MonkeyPatch
                 call(dots)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"url": "http://host:port"}, "'http://host:port' is not the address of a coordinator"),
+        ({"url": "http://host:99999"}, "is not the address of a coordinator"),
+        ({"url": "http://ho st:8000"}, "is not the address of a coordinator"),
+        ({"url": "http://host:8000\n"}, "is not the address of a coordinator"),
+        ({"url": "http://host:8000 "}, "is not the address of a coordinator"),
+        ({"url": 8000}, "is of type int"),
+        ({"url": "http://host:8000?job=a"}, "'http://host:8000' has a query or a fragment"),
+        ({"url": "http://host:8000/#a"}, "has a query or a fragment"),
+        ({"job": None}, "job None must be 1 to 128"),
+        ({"config": "limiting_lag"}, "config needs a configuration, such as"),
+        ({"config": {"lag_ms": 1}}, "config needs a configuration, such as"),
+        ({"config": {"policy": timedelta(1)}}, "config must have values of JSON only"),
+        ({"transport": "http"}, "transport must be an httpx.BaseTransport"),
+    ],
+)
+def test_invalid_arguments_of_connect_are_refused(arguments: dict[str, Any], says: str) -> None:
+    """Otherwise they fail later: with a traceback of httpx, or after the wait for an outage."""
+    with pytest.raises(InvalidUsage, match=re.escape(says)):
+        tidegate_spark.connect(**{"url": "http://host:8000", "job": "j", **arguments})
+
+
+@pytest.mark.parametrize("key", ["s3cret\n", " s3cret", "s3cret\r\n", "s3 cret", "s3crét"])
+@pytest.mark.parametrize("from_environment", [False, True])
+def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(
+    monkeypatch: pytest.MonkeyPatch, key: str, from_environment: bool
+) -> None:
+    """A key that was read from a file often ends in a line break. A message must not show a secret."""
+    if from_environment:
+        monkeypatch.setenv("TIDEGATE_TOKEN", key)
+    with pytest.raises(InvalidUsage, match=r"The key .* as in open\('key'\).read\(\).strip") as refused:
+        tidegate_spark.connect("http://host:8000", job="j", key=None if from_environment else key)
+    assert "s3" not in str(refused.value)
+    assert refused.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://ann:s3cret@host:8000",
+        "http://s3cret@host",
+        "https:/ann:s3cret@host",
+        "http://ann:s3cret@host:port",
+        "http://ann:s3/c?r#3cret@host",
+        "http://host?token=s3cret",
+        "ftp://host?token=s3cret",
+        "http://host:port#s3cret",
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_shown(url: str) -> None:
+    """The address is part of most messages of the client."""
+    with pytest.raises(InvalidUsage) as refused:
+        tidegate_spark.connect(url, job="j")
+    shown: BaseException | None = refused.value
+    while shown is not None:
+        assert "3" not in str(shown).replace("host:8000", "")
+        shown = None if shown.__suppress_context__ else shown.__cause__ or shown.__context__
+
+
+def test_a_value_that_json_cannot_represent_fails_at_once() -> None:
+    job = tidegate_spark.connect("http://127.0.0.1:1", job="j", clock=VirtualClock())
+    with pytest.raises(InvalidUsage, match="POST /v1/jobs/j:reopen: an argument cannot be sent as JSON"):
+        job.reopen(reason=object())  # type: ignore[arg-type]
+
+
 def test_on_outage_is_a_duration_or_continue() -> None:
     """A number is refused, because its unit is not clear."""
     for chosen in ("wait", 600, timedelta(seconds=-1)):
@@ -112,6 +193,22 @@ def test_a_single_name_is_refused() -> None:
         job.done("departures", "HNL")
     with pytest.raises(InvalidUsage, match="declare takes a list"):
         job.declare("departures", "HNL")
+    with pytest.raises(InvalidUsage, match="idle takes a list of substreams, not 5"):
+        job.idle("departures", 5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidUsage, match="restore takes a list of watermarks, not 5"):
+        job.restore("departures", ["HNL"], 5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidUsage, match="completeness takes a list of lags"):
+        job.completeness(lag=timedelta(1))  # type: ignore[arg-type]
+
+
+def test_a_value_of_another_type_names_no_substream() -> None:
+    """Python's text of a list or a boolean is not the name that the client gives the substream of Spark's column."""
+    job = tidegate_spark.connect("http://localhost:1", job="flights")
+    for values in (["HNL"], True, 1.5, (), ("a", True)):
+        with pytest.raises(InvalidUsage, match=re.escape(f"done: {values!r} is not a substream")):
+            job.done("departures", [values])  # type: ignore[list-item]
+        with pytest.raises(InvalidUsage, match=re.escape(f"substream: {values!r} is not a substream")):
+            job.late("departures", values)  # type: ignore[arg-type]
 
 
 def test_the_end_of_input_closes_the_windows_of_all_streams(job: Job) -> None:

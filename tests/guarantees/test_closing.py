@@ -52,15 +52,15 @@ def test_a_quiet_stream_closes_its_last_windows(
         job.done("quiet", ["a"])
         other = FileBatches(tmp_path / "other", source.schema)
         other.add(*rows(("b", 31_000)))
-        elsewhere = job.stream(other.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
-        to_the_end(elsewhere, str(tmp_path / "elsewhere"), query="other")
+        elsewhere = job.stream(other.stream(spark), event_time="t", substream="k")
+        to_the_end(elsewhere.foreach_batch(lambda df, batch_id: None), str(tmp_path / "elsewhere"), query="other")
         moved = time.monotonic()
         until(lambda: len(results.table()) == 2, "the windows up to 20 s")
         waited_s = time.monotonic() - moved
     finally:
         query.stop()
     assert {key: row["rows"] for key, row in results.table().items()} == {(0, "a"): 1, (10_000, "a"): 1}
-    batches = [committed for committed in results.committed if int(committed.batch) in results.given]
+    batches = [committed for committed in results.committed if committed.batch.batch_id in results.given]
     assert len(batches) == 1 and batches[0].rows == 0, "expected one batch without rows"
     # Two triggers, the batch itself, and half a minute for a busy machine.
     assert waited_s < 2 * trigger_s + batches[0].seconds + 30

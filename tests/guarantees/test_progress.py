@@ -17,7 +17,7 @@ def test_the_substreams_of_a_silent_query_become_idle(
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     query = (
         job.stream(source.stream(spark), event_time="t", substream="k")
-        .foreach_batch(lambda df, batch: df.collect())
+        .foreach_batch(lambda df, batch_id: df.collect())
         .tuning(heartbeat_ms=200)
         .start(queryName="q", checkpointLocation=checkpoint)
     )

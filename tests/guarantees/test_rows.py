@@ -53,7 +53,7 @@ def test_a_partition_that_is_behind_has_no_late_rows(
     query = (
         job.stream(four_partitions(spark), event_time="t", substream=SOURCE_PARTITION)
         .reporting(mode)
-        .foreach_batch(lambda df, batch: sink.append(df.count()))
+        .foreach_batch(lambda df, batch_id: sink.append(df.count()))
         .start(queryName="q", checkpointLocation=str(tmp_path / "hook"))
     )
     try:
@@ -73,10 +73,10 @@ def test_a_replay_of_a_failed_batch_judges_its_rows_alike(
     source.add(*rows(("a", 95_000), ("a", 80_000)))
     sink, given = Sink(), []
 
-    def write(df: DataFrame, batch: Batch) -> None:
-        sink.write(df, batch)
-        given.append((int(batch), batch.watermark, sink.on_time[int(batch)], batch.replayed))
-        if int(batch) == 1 and not batch.replayed:
+    def write(df: DataFrame, batch_id: int, batch: Batch) -> None:
+        sink.write(df, batch_id, batch)
+        given.append((batch_id, batch.watermark, sink.on_time[batch_id], batch.replayed))
+        if batch_id == 1 and not batch.replayed:
             raise RuntimeError("the disk is full")
 
     stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(write)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tests.support.native import ms
 from tests.support.native import to_the_end as natively_to_the_end
 from tests.support.streams import to_the_end
-from tidegate_spark import Batch, Job, windows
+from tidegate_spark import Job, windows
 from tidegate_spark.spark_settings import setting
 from tidegate_spark.testing import FileBatches
 
@@ -53,7 +53,7 @@ def test_values_of_any_type_name_a_substream(
     """
     found: list[Any] = []
 
-    def write(df: DataFrame, batch: Batch) -> None:
+    def write(df: DataFrame, batch_id: int) -> None:
         found.extend(row.v for row in df.collect())
 
     with setting(spark, "spark.sql.session.timeZone", zone):
@@ -66,7 +66,7 @@ def test_values_of_any_type_name_a_substream(
 def test_windows_by_columns_of_any_type(spark: SparkSession, job: Job, typed: FileBatches, checkpoint: str) -> None:
     found: dict[str | None, int] = {}
 
-    def write(df: DataFrame, batch: Batch) -> None:
+    def write(df: DataFrame, batch_id: int) -> None:
         found.update({row["key.one"]: row.total for row in df.collect()})
 
     stream = job.stream(typed.stream(spark), event_time="at.time", substream=KEYS).windows(timedelta(seconds=10))

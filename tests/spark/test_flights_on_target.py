@@ -64,7 +64,7 @@ def test_the_flights_with_a_target(
     committed: list[Committed] = []
     flights = FlightsSource(spark, tmp_path / "landings", []).stream()
     stream = job.stream(flights, event_time="departed_at", substream="origin")
-    to_the_end(stream.foreach_batch(lambda df, batch: None).on_commit(committed.append), checkpoint)
+    to_the_end(stream.foreach_batch(lambda df, batch_id: None).on_commit(committed.append), checkpoint)
 
     milliseconds = COLD_START // timedelta(milliseconds=1)
     late, lags = by_hand(landings, settings, TargetCompleteness(TARGET, milliseconds))

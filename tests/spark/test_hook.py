@@ -1,11 +1,12 @@
 """The hook with a real Spark and a real coordinator: options for rows, types of event times, logs and errors."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, Sink, rows, to_the_end
@@ -23,6 +24,27 @@ def test_rows_without_an_event_time_can_be_passed_as_on_time(
     to_the_end(stream.null_event_times("on_time"), checkpoint)
     assert (sink.on_time, sink.late) == ({0: [("a", 100_000), ("a", None)]}, {})
     assert job.status()["rows"] == {"on_time": 1, "updated": 0, "late": 0, "null_event_time": 1, "future": 0}
+
+
+def test_spark_accepts_the_batch_id_in_a_row(
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
+) -> None:
+    """Spark takes a long only from an int, not from a subclass of it. A table of batches often has the id as column."""
+    source.add(*rows(("a", 100_000), ("b", 100_000)))
+    source.add(*rows(("a", 120_000), ("b", 80_000)))
+    source.add(*rows(("b", 100_000)))
+    audit: list[tuple[str, int, int]] = []
+
+    def record(kind: str) -> Callable[[DataFrame, int], None]:
+        def function(df: DataFrame, batch_id: int) -> None:
+            row = spark.createDataFrame([(kind, batch_id, df.count())], "kind string, batch long, n long")
+            audit.extend(tuple(found) for found in row.collect())
+
+        return function
+
+    stream = job.stream(source.stream(spark), event_time="t", substream="k")
+    to_the_end(stream.foreach_batch(record("on time")).late_output(record("late")), checkpoint)
+    assert audit == [("on time", 0, 2), ("on time", 1, 1), ("late", 1, 1), ("on time", 2, 1)]
 
 
 @pytest.mark.parametrize("goes", ["on_time", "late"])
@@ -60,7 +82,7 @@ def test_an_event_time_is_the_same_in_every_type(
     """The time zone of the session must not shift event times."""
     source = FileBatches(source.directory, f"k string, t {kind}")
     source.add(*({"k": "a", "t": time} for time in written))
-    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch_id: None)
     to_the_end(stream.persist(False), checkpoint)
     assert job.status()["watermark"] == 1_372_636_800_001 - 10_000
 
@@ -72,7 +94,7 @@ def test_timestamps_before_the_epoch_are_rounded_down(
     source = FileBatches(source.directory, "k string, t timestamp_ntz")
     source.add({"k": "a", "t": "1970-01-01T00:00:10"})
     source.add({"k": "a", "t": "1969-12-31T23:59:59.9995"}, {"k": "a", "t": "1970-01-01T00:00:00"})
-    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch_id: None)
     to_the_end(stream, checkpoint)
     assert job.status()["rows"]["late"] == 1
 
@@ -103,7 +125,7 @@ def test_an_account_that_is_too_large_is_refused_before_the_function_runs(
     called = []
     stream = job.stream(source.stream(spark), event_time="t", substream="k")
     with pytest.raises(StreamingQueryException, match=r"25,000 substreams.*Choose a coarser substream"):
-        to_the_end(stream.foreach_batch(lambda df, batch: called.append(batch)), checkpoint)
+        to_the_end(stream.foreach_batch(lambda df, batch_id: called.append(batch_id)), checkpoint)
     assert not called
 
 
@@ -128,7 +150,7 @@ def test_logs_and_progress_lines_describe_a_batch(
     source.add({"k": "a", "t": "2013-01-01T12:00:00Z"})
     source.add({"k": "a", "t": "2013-01-01T11:59:49Z"}, {"k": "b", "t": None})
     sink = Sink()
-    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch_id: None)
     with caplog.at_level(logging.INFO, "tidegate"):
         to_the_end(stream.on_commit(sink.committed.append).show_progress(), checkpoint, "departures")
     lines = capsys.readouterr().out.splitlines()
@@ -157,7 +179,7 @@ def test_a_refused_batch_is_one_line_of_the_log(
 ) -> None:
     """Spark prints the traceback of a failed batch three times. A refusal must not show inner calls of the client."""
     source.add(*rows(("a", 100_000)))
-    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch_id: None)
     to_the_end(stream, checkpoint)
     job.complete()
     source.add(*rows(("a", 101_000)))

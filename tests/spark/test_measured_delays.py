@@ -141,7 +141,7 @@ def test_delays_are_measured_on_request(
         found = httpx.get(f"{tidegate.url}/v1/jobs/{job.connection.job}/completeness").raise_for_status().json()
         return int(found["rows"])
 
-    plain = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    plain = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch_id: None)
     to_the_end(plain, checkpoint)
     assert known() == 0
     source.add(*rows(("a", 119_000), ("a", 90_000)))

@@ -16,8 +16,8 @@ def test_a_query_keeps_its_checkpoint(spark: SparkSession, tidegate: Coordinator
     job = tidegate.job(config={"policy": {"type": "limiting_lag", "lag_ms": 0}})
     written: list[tuple[int, str]] = []
 
-    def write(df: DataFrame, batch: int) -> None:
-        written.extend((int(batch), row.dest) for row in df.collect())
+    def write(df: DataFrame, batch_id: int) -> None:
+        written.extend((batch_id, row.dest) for row in df.collect())
 
     def run_alone() -> None:
         plain = source.stream(spark).writeStream.foreachBatch(write).trigger(availableNow=True)

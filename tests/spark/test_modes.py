@@ -71,7 +71,7 @@ def test_several_columns_make_a_substream(spark: SparkSession, source: FileBatch
         )
     )
     stream = job.stream(source.stream(spark), event_time="at `it", substream=["topic", "partition"])
-    stream = stream.declare(("flights", 1), ("a/b", 1), ("flights", 3)).foreach_batch(lambda df, batch: None)
+    stream = stream.declare(("flights", 1), ("a/b", 1), ("flights", 3)).foreach_batch(lambda df, batch_id: None)
     to_the_end(stream, checkpoint)
     max_event_times = {row["substream"]: row["max_event_time"] for row in job.substreams()}
     assert max_event_times == {

@@ -54,9 +54,9 @@ def test_a_crash_of_the_coordinator_changes_nothing(
     watch(crash.reached, monkeypatch.setattr)
     sink = Sink()
 
-    def write(df: DataFrame, batch: Batch) -> None:
-        crash.reached(IN_THE_FUNCTION, int(batch))
-        sink.write(df, batch)
+    def write(df: DataFrame, batch_id: int, batch: Batch) -> None:
+        crash.reached(IN_THE_FUNCTION, batch_id)
+        sink.write(df, batch_id, batch)
 
     job = own.job(job="j", config=limiting_lag(LAG))
     source.add(*rows(("a", 100_000), ("b", 40_000)))
@@ -91,8 +91,8 @@ def test_a_lost_job_is_created_again_with_the_users_configuration(
     source.add(*rows(("a", 95_000)))
     given = []
 
-    def write(df: DataFrame, batch: Batch) -> None:
-        given.append((int(batch), batch.watermark, [row.t for row in df.collect()]))
+    def write(df: DataFrame, batch_id: int, batch: Batch) -> None:
+        given.append((batch_id, batch.watermark, [row.t for row in df.collect()]))
         if len(given) == 2:
             operate(job, "DELETE", "")
             raise RuntimeError("and the job is gone")
@@ -112,7 +112,7 @@ def test_a_deleted_job_stays_deleted_until_a_query_is_started(
     source.add(*rows(("a", 100_000)))
     stream = job.stream(source.stream(spark), event_time="t", substream="k")
     with pytest.raises(StreamingQueryException, match="job_deleted"):
-        to_the_end(stream.foreach_batch(lambda df, batch: operate(job, "DELETE", "")), checkpoint)
+        to_the_end(stream.foreach_batch(lambda df, batch_id: operate(job, "DELETE", "")), checkpoint)
     with pytest.raises(JobDeleted):
         job.status()
     sink = Sink()
@@ -129,7 +129,7 @@ def test_after_the_longest_outage_the_query_fails(
     job = own.job(job="j", config=limiting_lag(LAG), on_outage=timedelta(milliseconds=300))
     stream = job.stream(source.stream(spark), event_time="t", substream="k")
     with pytest.raises(StreamingQueryException, match="Nothing is lost"):
-        to_the_end(stream.foreach_batch(lambda df, batch: own.stop()), checkpoint)
+        to_the_end(stream.foreach_batch(lambda df, batch_id: own.stop()), checkpoint)
     own.start()
     sink = Sink()
     to_the_end(sink.after(stream), checkpoint)
@@ -145,7 +145,7 @@ def test_a_query_can_be_stopped_while_it_waits(
     source.add(*rows(("a", 100_000)))
     waiting = threading.Event()
 
-    def write(df: DataFrame, batch: Batch) -> None:
+    def write(df: DataFrame, batch_id: int, batch: Batch) -> None:
         own.stop()
         waiting.set()
 
@@ -241,9 +241,9 @@ def test_a_lost_answer_to_a_begin_does_not_change_the_pinned_watermark(
     job = job_that_continues(own)
     failing = True
 
-    def write(df: DataFrame, batch: Batch) -> None:
-        sink.write(df, batch)
-        if failing and int(batch) == 2:
+    def write(df: DataFrame, batch_id: int, batch: Batch) -> None:
+        sink.write(df, batch_id, batch)
+        if failing and batch_id == 2:
             raise RuntimeError("the disk is full")
 
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k")).foreach_batch(write)
@@ -281,7 +281,7 @@ def test_the_first_batch_cannot_continue_without_the_coordinator(
     source.add(*rows(("a", 100_000)))
     stream: Stream = job.stream(source.stream(spark), event_time="t", substream="k")
     with pytest.raises(StreamingQueryException, match="Nothing is lost"):
-        to_the_end(stream.foreach_batch(lambda df, batch: None), checkpoint)
+        to_the_end(stream.foreach_batch(lambda df, batch_id: None), checkpoint)
 
 
 @pytest.mark.usefixtures("soon")

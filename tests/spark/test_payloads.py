@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.api import DOCUMENT
 from tests.support.streams import LAG, Sink, rows, to_the_end
 from tests.support.waiting import until
-from tidegate_spark import Batch, connect, limiting_lag, windows
+from tidegate_spark import connect, limiting_lag, windows
 from tidegate_spark.config import (
     limiting_lag_and_delay,
     limiting_lag_and_lull,
@@ -118,7 +118,7 @@ def recorder(tidegate: CoordinatorProcess) -> Iterator[Recorder]:
         server.shutdown()
 
 
-def fail(df: DataFrame, batch: Batch) -> None:
+def fail(df: DataFrame, batch_id: int) -> None:
     raise RuntimeError("this batch fails and is repeated")
 
 

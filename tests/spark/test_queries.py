@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.streams import LAG, Sink, rows, stream_of, to_the_end
 from tests.support.waiting import until
-from tidegate_spark import Batch, Job, limiting_lag
+from tidegate_spark import Job, limiting_lag
 from tidegate_spark.hook.heartbeat import HeartbeatListener
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_lost_during_a_batch_needs_a_handover(
     """A restart alone would lose the rows of the open batch, so the operator must hand the query over."""
     orders.add(*rows(("a", 100_000)))
 
-    def fail(df: DataFrame, batch: Batch) -> None:
+    def fail(df: DataFrame, batch_id: int) -> None:
         raise RuntimeError("the disk with the checkpoint is gone")
 
     with pytest.raises(StreamingQueryException, match="disk"):

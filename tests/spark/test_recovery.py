@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.streams import Sink, rows, stream_of, to_the_end
-from tidegate_spark import Batch, Job
+from tidegate_spark import Job
 from tidegate_spark.testing import FileBatches
 
 
@@ -20,8 +20,8 @@ def test_a_query_without_its_checkpoint_replaces_the_output_of_earlier_batches(
     orders.add(*rows(("a", 100_000)))
     orders.add(*rows(("a", 200_000), ("a", 195_000)))
 
-    def write_to(path: str) -> Callable[[DataFrame, Batch], None]:
-        return lambda df, batch: df.write.mode("overwrite").parquet(f"{tmp_path}/{path}/batch={batch}")
+    def write_to(path: str) -> Callable[[DataFrame, int], None]:
+        return lambda df, batch_id: df.write.mode("overwrite").parquet(f"{tmp_path}/{path}/batch={batch_id}")
 
     def written(path: str) -> list[tuple[int, int]]:
         table = spark.read.schema("k string, t long, batch int").parquet(f"{tmp_path}/{path}")

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.streams import rows, to_the_end
-from tidegate_spark import Batch, Job
+from tidegate_spark import Job
 from tidegate_spark.columns import Columns
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import HIGHEST, LOWEST, RowClassifier
@@ -172,10 +172,10 @@ def test_late_rows_of_a_substream_are_shown_by_hour(
     source.add(*rows(*others))
     source.add(*rows(*(("HNL", day + 14 * HOUR + 40 * minute * at) for at in range(3)), *others[-1:]))
     stream = job.stream(source.stream(spark), event_time="t", substream="k").reporting(mode)
-    stream = stream.foreach_batch(lambda df, batch: None)
+    stream = stream.foreach_batch(lambda df, batch_id: None)
     taken = list[int]()
 
-    def take(df: DataFrame, batch: Batch) -> None:
+    def take(df: DataFrame, batch_id: int) -> None:
         taken.append(df.count())
 
     to_the_end(stream.late_output(take) if goes == "diverted" else stream, checkpoint)

@@ -25,9 +25,9 @@ def test_a_batch_is_no_evidence_for_the_time_after_its_planning(
     job = own.job(job="j", config=config, on_outage=timedelta(milliseconds=100))
     sink = Sink()
 
-    def write(df: DataFrame, batch: Batch) -> None:
-        sink.write(df, batch)
-        if int(batch) == 0:
+    def write(df: DataFrame, batch_id: int, batch: Batch) -> None:
+        sink.write(df, batch_id, batch)
+        if batch_id == 0:
             source.add(*rows(("a", 110_000)))  # without a row of b
 
     source.add(*rows(("a", 100_000), ("b", 40_000)))
@@ -57,8 +57,8 @@ def test_a_batch_of_a_rate_limited_source_is_no_evidence_of_silence(
     job = tidegate.job(config=limiting_lag(LAG, idle_timeout=TIMEOUT))
     sink = Sink()
 
-    def write(df: DataFrame, batch: Batch) -> None:
-        sink.write(df, batch)
+    def write(df: DataFrame, batch_id: int, batch: Batch) -> None:
+        sink.write(df, batch_id, batch)
         time.sleep(TIMEOUT.total_seconds() * 1.2)
 
     source.add(*rows(("a", 100_000), ("b", 40_000)))

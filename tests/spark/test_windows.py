@@ -172,7 +172,7 @@ def test_aggregates_equal_those_of_spark(spark: SparkSession, job: Job, checkpoi
             mean=windows.avg("v"),
             distinct=distinct,
         )
-        .foreach_batch(lambda df, batch: got.extend(df.drop("previous").collect()))
+        .foreach_batch(lambda df, batch_id: got.extend(df.drop("previous").collect()))
     )
     to_the_end(stream, checkpoint)
     job.complete()
@@ -206,7 +206,7 @@ def test_windows_of_timestamps_without_a_zone_are_in_utc(
     stream = job.stream(source.stream(spark), event_time="at", substream=None).windows(timedelta(hours=1))
     with setting(spark, "spark.sql.session.timeZone", zone):
         to_the_end(
-            stream.agg(rows=windows.count()).foreach_batch(lambda df, batch: got.extend(df.collect())), checkpoint
+            stream.agg(rows=windows.count()).foreach_batch(lambda df, batch_id: got.extend(df.collect())), checkpoint
         )
     assert sorted((row.window.start, row.window.end, row.rows) for row in got) == [
         (datetime(2026, 3, 8, 1), datetime(2026, 3, 8, 2), 1),

@@ -81,8 +81,9 @@ def session(settings: Settings) -> SparkSession:
 def keep(directory: Path, kind: str, df: DataFrame, batch: Batch) -> None:
     """Write the arguments of a call to a file."""
     rows = sorted((list(row) for row in df.collect()), key=lambda row: (row[1] is not None, row))
-    given = {"batch": batch, "pinned_watermark": batch.watermark, "replayed": batch.replayed, "rows": rows}
-    (directory / "out" / f"{kind}-{batch:03d}-{time.time_ns()}-{uuid.uuid4()}.json").write_text(json.dumps(given))
+    given = {"batch": batch.batch_id, "pinned_watermark": batch.watermark, "replayed": batch.replayed, "rows": rows}
+    name = f"{kind}-{batch.batch_id:03d}-{time.time_ns()}-{uuid.uuid4()}.json"
+    (directory / "out" / name).write_text(json.dumps(given))
 
 
 def once(mark: Path) -> bool:
@@ -137,7 +138,7 @@ def run_natively(
     job: Job,
     df: DataFrame,
     checkpoint: str,
-    write: Callable[[DataFrame, Batch], None],
+    write: Callable[[DataFrame, int, Batch], None],
     reached: Reached,
 ) -> None:
     """Run Spark's own windows on the job's watermark over all available input."""
@@ -157,7 +158,9 @@ def run_natively(
     df.sparkSession.streams.addListener(listener)
     try:
         query = (
-            results.writeStream.foreachBatch(lambda df, batch_id: write(df, Batch(batch_id)))
+            results.writeStream.foreachBatch(
+                lambda df, batch_id: write(df, batch_id, Batch(batch_id, None, None, settings.job, QUERY, False))
+            )
             .outputMode("append")
             .trigger(availableNow=True)
             .start(queryName=QUERY, checkpointLocation=checkpoint)
@@ -181,12 +184,12 @@ def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
     """
     directory = Path(settings.directory)
 
-    def write(df: DataFrame, batch: Batch) -> None:
+    def write(df: DataFrame, batch_id: int, batch: Batch) -> None:
         keep(directory, "on_time", df, batch)
         if settings.die == IN_THE_FUNCTION:
-            reached(IN_THE_FUNCTION, int(batch))
+            reached(IN_THE_FUNCTION, batch_id)
 
-    def write_late(df: DataFrame, batch: Batch) -> None:
+    def write_late(df: DataFrame, batch_id: int, batch: Batch) -> None:
         keep(directory, "late", df, batch)
 
     checkpoint = str(directory / "checkpoint")

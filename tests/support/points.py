@@ -49,7 +49,7 @@ def watch(reached: Reached, replace: Callable[[Any, str, Any], None] = setattr) 
     _watch_calls(reached, replace)
     around(batch_function, "on_executors", None, "after the reports", lambda *args: args[3].batch["batch_id"])
     around(FileState, "write", "before the state", "after the state", lambda *args: args[1])
-    around(Windowing, "_emit", "after the version", "after the function", lambda *args: args[1].batch)
+    around(Windowing, "_emit", "after the version", "after the function", lambda *args: args[1].batch.batch_id)
 
 
 _CALLS = {

@@ -59,12 +59,12 @@ class Sink:
         self.pinned_watermarks: dict[int, int | None] = {}
         self.committed: list[Committed] = []
 
-    def write(self, df: DataFrame, batch: Batch) -> None:
-        self.on_time[int(batch)] = sorted(((row.k, row.t) for row in df.collect()), key=str)
-        self.pinned_watermarks[int(batch)] = batch.watermark
+    def write(self, df: DataFrame, batch_id: int, batch: Batch) -> None:
+        self.on_time[batch_id] = sorted(((row.k, row.t) for row in df.collect()), key=str)
+        self.pinned_watermarks[batch_id] = batch.watermark
 
-    def write_late(self, df: DataFrame, batch: Batch) -> None:
-        self.late[int(batch)] = sorted(((row.k, row.t) for row in df.collect()), key=str)
+    def write_late(self, df: DataFrame, batch_id: int) -> None:
+        self.late[batch_id] = sorted(((row.k, row.t) for row in df.collect()), key=str)
 
     def after(self, stream: Stream) -> Stream:
         """Return the stream with this sink."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate_spark import Batch, Committed, Job, Stream, windows
+from tidegate_spark import Committed, Job, Stream, windows
 from tidegate_spark.testing import FileBatches
 
 SECOND = 1000
@@ -20,12 +20,12 @@ class Results:
     late: dict[int, list[tuple[str | None, int | None]]] = field(default_factory=dict)
     committed: list[Committed] = field(default_factory=list)
 
-    def write(self, df: DataFrame, batch: Batch) -> None:
+    def write(self, df: DataFrame, batch_id: int) -> None:
         found = [row.asDict(recursive=True) for row in df.collect()]
-        self.given[int(batch)] = sorted(found, key=lambda row: (row["window"]["start"], str(row.get("k"))))
+        self.given[batch_id] = sorted(found, key=lambda row: (row["window"]["start"], str(row.get("k"))))
 
-    def write_late(self, df: DataFrame, batch: Batch) -> None:
-        self.late[int(batch)] = sorted(((row.k, row.t) for row in df.collect()), key=str)
+    def write_late(self, df: DataFrame, batch_id: int) -> None:
+        self.late[batch_id] = sorted(((row.k, row.t) for row in df.collect()), key=str)
 
     def after(self, stream: Stream) -> Stream:
         return stream.foreach_batch(self.write).late_output(self.write_late).on_commit(self.committed.append)

@@ -9,8 +9,8 @@
                  .foreach_batch(write)
                  .start(queryName="departures", checkpointLocation=path))
 
-``write(df, batch_id)`` receives the on-time rows. ``batch_id`` is a :class:`Batch` with the attributes ``watermark``
-and ``job_watermark``.
+``write(df, batch_id)`` receives the on-time rows. ``write(df, batch_id, batch)`` also receives the :class:`Batch`, with
+the attributes ``watermark`` and ``job_watermark``.
 """
 
 from importlib import import_module

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from tidegate_spark.arguments import names_of, time_number
-from tidegate_spark.config import JobConfig, check_id, milliseconds
+from tidegate_spark.arguments import check_list, names_of, time_number
+from tidegate_spark.config import JobConfig, check_config, check_id, milliseconds
 from tidegate_spark.errors import JobDeleted
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy
 from tidegate_spark.reads import JobReads
@@ -32,6 +32,7 @@ class JobActions(JobReads):
 
         Role of the key: ``operate`` or ``admin``.
         """
+        check_config("config", config)
         self.connection.run(self.connection.calls.call("PUT", "", config, headers={"If-Match": "*"}))
         self.connection.config = config
 
@@ -88,6 +89,7 @@ class JobActions(JobReads):
                 times.
             reason: Text that the coordinator records with the action.
         """
+        check_list("restore", "watermarks", watermarks)
         numbers = [time_number("watermarks", watermark) for watermark in watermarks]
         names = names_of("restore", substreams)
         self._act(":restore", query=query, substreams=names, watermarks=numbers, reason=reason)

@@ -1,6 +1,6 @@
 """Arguments of a job's methods, converted to the form of the API."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,8 +31,25 @@ def time_number(name: str, time: Any, round_up: bool = False) -> int:
     return time
 
 
+def check_list(method: str, what: str, values: Any) -> None:
+    """Raise InvalidUsage if a single value is given instead of a list; ``what`` is the plural noun in the error."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidUsage(f"{method} takes a list of {what}, not {values!r}; write [{values!r}].")
+
+
 def names_of(method: str, substreams: Sequence[Values]) -> list[str]:
-    """Return the names of substreams; raise InvalidUsage if a single text is given instead of a list."""
-    if isinstance(substreams, str):
-        raise InvalidUsage(f"{method} takes a list of substreams, not {substreams!r}; write [{substreams!r}].")
-    return [name_of(values) for values in substreams]
+    """Return the names of substreams; raise InvalidUsage if a single value is given instead of a list."""
+    check_list(method, "substreams", substreams)
+    return [name_given(method, values) for values in substreams]
+
+
+def name_given(argument: str, values: Any) -> str:
+    """Return the name of a substream that a user gives; raise InvalidUsage if its values have other types."""
+    parts = values if isinstance(values, tuple) else (values,)
+    # Spark's text of another type, such as a boolean, differs from Python's.
+    if not parts or not all(part is None or type(part) in (str, int) for part in parts):
+        raise InvalidUsage(
+            f"{argument}: {values!r} is not a substream: pass the value of its column as a text or an int, or a "
+            "tuple of the values of its columns."
+        )
+    return name_of(values)

@@ -1,21 +1,21 @@
 """The batch that a user's function receives, and the result of its commit."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any
 
 ROW_CLASSES = ("on_time", "updated", "late", "null_event_time", "future")
 
 
-class Batch(int):
-    """Spark's batch id with the watermarks of the batch.
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch, as a function with a third parameter receives it.
 
-    A batch is an ``int``, as ``foreachBatch`` functions expect. Watermarks are in epoch milliseconds, or in the unit of
-    a numeric event time.
+    Watermarks are in epoch milliseconds, or in the unit of a numeric event time.
 
     Attributes:
+        batch_id: Spark's id of the batch.
         watermark: The pinned watermark, by which rows are classified in every replay of this batch. None if the job had
             no watermark: no row is then late.
         job_watermark: The latest emitted watermark that the client had received when the batch began; None if it had
@@ -25,35 +25,12 @@ class Batch(int):
         replayed: Whether an earlier attempt began this batch.
     """
 
+    batch_id: int
     watermark: int | None
     job_watermark: int | None
     job: str
     query: str
     replayed: bool
-
-    # The attributes have defaults, because copy and pickle pass only the id and set the attributes afterwards. Spark
-    # pickles a batch that a UDF refers to.
-    def __new__(
-        cls,
-        batch_id: int,
-        *,
-        watermark: int | None = None,
-        job_watermark: int | None = None,
-        job: str = "",
-        query: str = "",
-        replayed: bool = False,
-    ) -> Self:
-        """Return the batch with this id."""
-        self = super().__new__(cls, batch_id)
-        self.watermark, self.job_watermark = watermark, job_watermark
-        self.job, self.query, self.replayed = job, query, replayed
-        return self
-
-    def closing(self, watermark: int) -> "Batch":
-        """Return a copy with ``watermark`` as ``job_watermark``, for the function that receives the closed windows."""
-        again = copy.copy(self)
-        again.job_watermark = watermark
-        return again
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ Expressions are SQL text. PySpark makes several calls to the JVM for each operat
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, DataType, LongType, TimestampNTZType, TimestampType
 
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.substreams import SOURCE_PARTITION, Substream
+from tidegate_spark.substreams import SOURCE_PARTITION, SourcePartition, Substream
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Columns:
 
     def check(self, df: DataFrame) -> None:
         """Raise InvalidUsage unless the columns exist and have supported types."""
+        self._check_names()
         types = {field.name: field.dataType for field in df.schema.fields}
         if not self.substream_columns and self.substream not in (None, SOURCE_PARTITION):
             raise InvalidUsage(
@@ -50,6 +52,15 @@ class Columns:
         for name in self.substream_columns:
             if (remedy := _remedy(types[name])) is not None:
                 raise InvalidUsage(f"substream={name!r} is of type {types[name].simpleString()}: {remedy}.")
+
+    def _check_names(self) -> None:
+        if not isinstance(self.event_time, str):
+            raise InvalidUsage(f"event_time={self.event_time!r} must be the name of a column, like 'departed_at'.")
+        single = self.substream is None or isinstance(self.substream, (str, SourcePartition))
+        if not single and not (isinstance(self.substream, (list, tuple)) and all(map(_is_text, self.substream))):
+            raise InvalidUsage(
+                f"substream={self.substream!r} must be the name of a column, a list of names, SOURCE_PARTITION or None."
+            )
 
     def are_timestamps(self, df: DataFrame) -> bool:
         """Return whether event times are timestamps. Watermarks are then epoch milliseconds."""
@@ -79,6 +90,19 @@ class Columns:
         if self.substream is SOURCE_PARTITION:
             return ["cast(spark_partition_id() as string)"]
         return [f"cast({quoted(name)} as string)" for name in self.substream_columns]
+
+
+def check_stream(method: str, df: Any) -> None:
+    """Raise InvalidUsage unless ``df`` is a streaming DataFrame."""
+    streaming = getattr(df, "isStreaming", None)
+    if not isinstance(streaming, bool):
+        raise InvalidUsage(f"{method}() takes a streaming DataFrame, not {df!r}.")
+    if not streaming:
+        raise InvalidUsage(f"{method}() needs a streaming DataFrame; read this one with spark.readStream.")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:

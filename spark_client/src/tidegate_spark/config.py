@@ -1,7 +1,8 @@
 """Functions that return job configurations: a policy, a throttle and limits."""
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
@@ -15,11 +16,22 @@ _PATH_SEGMENTS = (".", "..")
 """Names that HTTP clients and proxies remove from a path."""
 
 
-def check_id(role: str, name: str) -> str:
+def check_id(role: str, name: Any) -> str:
     """Return ``name``; raise InvalidUsage if the API does not allow it as an id."""
-    if not _ID.fullmatch(name) or name in _PATH_SEGMENTS:
+    if not isinstance(name, str) or not _ID.fullmatch(name) or name in _PATH_SEGMENTS:
         raise InvalidUsage(f"{role} {name!r} must be 1 to 128 letters, digits and . _ ~ -, but not . or .. alone")
     return name
+
+
+def check_config(argument: str, config: Any) -> JobConfig:
+    """Return a configuration; raise InvalidUsage if it has no policy, or JSON cannot represent it."""
+    if not isinstance(config, dict) or "policy" not in config:
+        raise InvalidUsage(f"{argument} needs a configuration, such as limiting_lag(...); it is {config!r}.")
+    try:
+        json.dumps(config, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidUsage(f"{argument} must have values of JSON only ({error}); it is {config!r}.") from None
+    return config
 
 
 class Limits(TypedDict, total=False):
@@ -61,6 +73,9 @@ class Limits(TypedDict, total=False):
     overrides: Mapping[str, JobConfig]
     expected_queries: Sequence[str]
 
+
+LOWEST_TARGET, HIGHEST_TARGET = 0.5, 0.999999
+"""Bounds of the share of rows that ``target_completeness`` aims at."""
 
 _POSITIVE = {
     "max_delay",
@@ -158,10 +173,15 @@ def target_completeness(
         limits: See :class:`Limits`.
 
     Raises:
-        InvalidUsage: If ``target`` is not a number, or another argument is invalid as in :func:`limiting_lag`.
+        InvalidUsage: If ``target`` is not such a share, or another argument is invalid as in :func:`limiting_lag`.
     """
-    if isinstance(target, bool) or not isinstance(target, (int, float)):
-        raise InvalidUsage(f"target must be a share of the rows, like 0.99; it is {target!r}.")
+    is_number = isinstance(target, (int, float)) and not isinstance(target, bool)
+    if not is_number or not LOWEST_TARGET <= target <= HIGHEST_TARGET:
+        raise InvalidUsage(
+            f"target must be a share of the rows from {LOWEST_TARGET} to {HIGHEST_TARGET}, like 0.99; it is {target!r}."
+        )
+    if min_rows is not None and (isinstance(min_rows, bool) or not isinstance(min_rows, int) or min_rows < 1):
+        raise InvalidUsage(f"min_rows must be a whole number, 1 or more; it is {min_rows!r}.")
     policy: JobConfig = {
         "type": "target_completeness",
         "target": float(target),
@@ -193,12 +213,13 @@ def _config(policy: JobConfig, limits: Limits) -> JobConfig:
         if name in _POSITIVE or name == "max_future_skew":
             config[f"{name}_ms"] = None if duration is None else _milliseconds(name, duration)
     if limits.get("overrides"):
-        config["overrides"] = [
-            {"substreams": pattern, "policy": _policy_of(pattern, override)}
-            for pattern, override in limits["overrides"].items()
-        ]
+        if not isinstance(limits["overrides"], Mapping):
+            raise InvalidUsage(
+                f"overrides must be a dict of configurations by substream name pattern; it is {limits['overrides']!r}."
+            )
+        config["overrides"] = [_override(pattern, override) for pattern, override in limits["overrides"].items()]
     if limits.get("expected_queries"):
-        if isinstance(limits["expected_queries"], str):
+        if isinstance(limits["expected_queries"], str) or not isinstance(limits["expected_queries"], Iterable):
             raise InvalidUsage(
                 f"expected_queries must be a list of names; it is {limits['expected_queries']!r}. Pass a list "
                 "with this name."
@@ -215,12 +236,10 @@ def check_keywords(kind: str, given: Mapping[str, object], known: type) -> None:
         )
 
 
-def _policy_of(pattern: str, override: Any) -> Any:
-    if not isinstance(override, dict) or "policy" not in override:
-        raise InvalidUsage(
-            f"overrides: {pattern!r} needs a configuration, such as limiting_lag(...); it is {override!r}."
-        )
-    return override["policy"]
+def _override(pattern: Any, config: Any) -> JobConfig:
+    if not isinstance(pattern, str):
+        raise InvalidUsage(f"overrides: a substream name pattern must be a text; it is {pattern!r}.")
+    return {"substreams": pattern, "policy": check_config(f"overrides: {pattern!r}", config)["policy"]}
 
 
 def _throttle(limits: Limits) -> JobConfig:

@@ -11,14 +11,14 @@ from pyspark.sql import DataFrame
 from tidegate_spark.actions import JobActions
 from tidegate_spark.arguments import names_of, time_number
 from tidegate_spark.clock import SYSTEM_CLOCK, Clock
-from tidegate_spark.columns import Columns
-from tidegate_spark.config import JobConfig, check_id
+from tidegate_spark.columns import Columns, check_stream
+from tidegate_spark.config import JobConfig, check_config, check_id
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
 from tidegate_spark.native.options import NativeOptions, frame_of
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.retry import DEFAULT_ON_OUTAGE, OnOutage
-from tidegate_spark.protocol.transport import HttpTransport, check_url
+from tidegate_spark.protocol.transport import HttpTransport, check_key, check_url
 from tidegate_spark.start import check_start
 from tidegate_spark.stream import Stream
 from tidegate_spark.substreams import Substream
@@ -60,6 +60,7 @@ class Job(JobActions):
         Raises:
             InvalidUsage: If a column is missing, its type is not supported, or the Spark session is not supported.
         """
+        check_stream("stream", df)
         check_session(df.sparkSession)
         columns = Columns(event_time, substream)
         columns.check(df)
@@ -95,6 +96,7 @@ class Job(JobActions):
         Raises:
             InvalidUsage: If an argument is invalid, or Spark cannot follow the job on this stream or in this session.
         """
+        check_stream("with_watermark", df)
         check_native(df.sparkSession)
         # PySpark 3.5 has no data sources in Python, so the module cannot be imported there.
         from tidegate_spark.native.following import NativeStream
@@ -161,15 +163,17 @@ def connect(
     Raises:
         InvalidUsage: If the address is missing, or an argument is invalid.
     """
-    url = url or os.environ.get("TIDEGATE_URL")
-    if not url:
+    url = os.environ.get("TIDEGATE_URL") if url is None else url
+    if url in (None, ""):
         raise InvalidUsage("The address is missing: call connect('http://host:8000', ...), or set TIDEGATE_URL.")
+    if transport is not None and not isinstance(transport, httpx.BaseTransport):
+        raise InvalidUsage(f"transport must be an httpx.BaseTransport; it is {transport!r}.")
     return Job(
         JobConnection(
             check_url(url),
             check_id("job", job),
-            key or os.environ.get("TIDEGATE_TOKEN"),
-            config,
+            check_key(key or os.environ.get("TIDEGATE_TOKEN") or None),
+            None if config is None else check_config("config", config),
             OnOutage.of(on_outage),
             clock,
             partial(HttpTransport, transport=transport),

@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from tidegate_spark.arguments import time_number
+from tidegate_spark.arguments import check_list, name_given, time_number
 from tidegate_spark.batch import ROW_CLASSES
 from tidegate_spark.config import milliseconds
 from tidegate_spark.protocol import events
 from tidegate_spark.protocol.connection import JobConnection
-from tidegate_spark.substreams import Values, name_of
+from tidegate_spark.substreams import Values
 
 POLL_S = 4.0
 """Maximum wait in seconds of one call for a watermark. It is shorter than every timeout of an attempt."""
@@ -118,6 +118,7 @@ class JobReads:
             lag: Lags of the curve; default: all lags at which the curve changes.
         """
         window_ms = None if window is None else milliseconds("window", window)
+        check_list("completeness", "lags", lag)
         lag_ms = [milliseconds("lag", each) for each in lag]
         return self._get(
             "/completeness", **_substream(query, substream), window_ms=window_ms, target=target, lag_ms=lag_ms
@@ -173,4 +174,4 @@ class JobReads:
 
 def _substream(query: str, substream: Values) -> dict[str, Any]:
     """Return the parameters for one substream; none for the whole job."""
-    return {} if substream is None else {"query": query, "substream": name_of(substream)}
+    return {} if substream is None else {"query": query, "substream": name_given("substream", substream)}

@@ -191,4 +191,6 @@ def check_start(method: str, query: str | None, checkpoint: str | os.PathLike[st
         raise InvalidUsage(f"{method}() needs queryName, the query's name in the job. Pass the same at every start.")
     if checkpoint is None:
         raise InvalidUsage(f"{method}() needs checkpointLocation: the client stores pinned watermarks there. Pass it.")
+    if not isinstance(checkpoint, (str, os.PathLike)) or not isinstance(os.fspath(checkpoint), str):
+        raise InvalidUsage(f"checkpointLocation must be a path as a text or a PathLike; it is {checkpoint!r}.")
     return check_id("queryName", query), os.fspath(checkpoint)

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidegate_spark.arguments import name_given
 from tidegate_spark.batch import Committed
 from tidegate_spark.columns import Columns
 from tidegate_spark.config import event_time_length
@@ -18,11 +19,11 @@ from tidegate_spark.hook.batch_function import REPORT_TASKS
 from tidegate_spark.hook.classify import RowRoute
 from tidegate_spark.hook.delays import DelayOrder
 from tidegate_spark.hook.folding import Mode
-from tidegate_spark.hook.handlers import UserFunction
+from tidegate_spark.hook.handlers import UserFunction, takes_batch
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.start import HEARTBEAT_MS, QueryStart, StreamOptions, check_start
-from tidegate_spark.substreams import Values, name_of
+from tidegate_spark.substreams import Values
 from tidegate_spark.windows.builder import WindowBuilder, WindowSettings
 from tidegate_spark.windows.state import StateStore
 
@@ -49,21 +50,26 @@ class Stream:
     # -- rows and results -----------------------------------------------------------------------------------------
 
     def foreach_batch(self, function: UserFunction) -> "Stream":
-        """Call ``function(df, batch)`` with the on-time rows of each batch.
+        """Call ``function(df, batch_id)`` with the on-time rows of each batch, as Spark's ``foreachBatch`` does.
 
-        ``batch`` is the batch id as a :class:`Batch`, with ``batch.watermark`` and ``batch.job_watermark``. With
-        :meth:`windows`, ``df`` has the windows that have closed or changed. If no window has closed
-        or changed, the client does not call the function.
+        A function with a third parameter is called as ``function(df, batch_id, batch)``. ``batch`` is a :class:`Batch`,
+        with ``batch.watermark`` and ``batch.job_watermark``. A third parameter with a default keeps the default, unless
+        it is named ``batch``.
+
+        With :meth:`windows`, ``df`` has the windows that have closed or changed. If no window has closed or changed,
+        the client does not call the function.
         """
-        return self._with(function=_checked_function("foreach_batch", function))
+        takes_batch("foreach_batch", function)
+        return self._with(function=function)
 
     def late_output(self, function: UserFunction) -> "Stream":
-        """Call ``function(df, batch)`` with the late rows of each batch that has late rows.
+        """Call ``function(df, batch_id)`` with the late rows of each batch that has late rows.
 
-        Without a late output, the client drops late rows and logs their substreams. The coordinator counts late rows in
-        both cases.
+        A third parameter gets the :class:`Batch`, as in :meth:`foreach_batch`. Without a late output, the client drops
+        late rows and logs their substreams. The coordinator counts late rows in both cases.
         """
-        return self._with(late_function=_checked_function("late_output", function))
+        takes_batch("late_output", function)
+        return self._with(late_function=function)
 
     def null_event_times(self, route: RowRoute) -> "Stream":
         """Choose whether rows without an event time go with the ``late`` rows (default) or the ``on_time`` rows.
@@ -133,6 +139,8 @@ class Stream:
 
         Call this method after ``.windows(...).agg(...)``.
         """
+        if not all(callable(getattr(store, method, None)) for method in ("write", "read", "delete")):
+            raise InvalidUsage(f"keep_windows_in() takes a store with write(), read() and delete(), not {store!r}.")
         return self._with(windowed=replace(self._windowed("keep_windows_in"), store=store))
 
     def _windowed(self, method: str) -> WindowSettings:
@@ -148,7 +156,7 @@ class Stream:
         Args:
             values: For each substream, the value of its column, or a tuple of the values of its columns.
         """
-        return self._with(declared=tuple(map(name_of, values)))
+        return self._with(declared=tuple(name_given("declare()", value) for value in values))
 
     def reporting(self, mode: Mode) -> "Stream":
         """Choose which processes report to the coordinator.
@@ -181,7 +189,7 @@ class Stream:
         ``limited=False``, each batch counts as complete under ``availableNow`` too. Use ``limited=False`` for a replay
         in which each file contains all rows of an interval, and each batch reads one file.
         """
-        return self._with(rate_limited=limited)
+        return self._with(rate_limited=_checked_flag("rate_limited_source", limited))
 
     def measure_delays(self, order: DelayOrder | Literal["none"]) -> "Stream":
         """Measure the delays of rows, for the completeness curve and for ``target_completeness``.
@@ -207,26 +215,44 @@ class Stream:
         deterministic expressions of Spark. All other batches are persisted, and under Spark Connect every batch is. The
         log names the reason. Choose ``persist(True)`` if your function uses the rows many times.
         """
-        return self._with(persist=persist)
+        return self._with(persist=_checked_flag("persist", persist))
 
     def tuning(self, *, report_tasks: int = REPORT_TASKS, heartbeat_ms: int = HEARTBEAT_MS) -> "Stream":
         """Set the maximum number of tasks that report a batch, and the interval of heartbeats in milliseconds.
 
         The defaults are 4 and 1000.
         """
-        if report_tasks < 1 or heartbeat_ms < 1:
+        if not all(type(value) is int and value >= 1 for value in (report_tasks, heartbeat_ms)):
             raise InvalidUsage(
-                f"report_tasks and heartbeat_ms must be 1 or more; they are {report_tasks} and {heartbeat_ms}."
+                "report_tasks and heartbeat_ms must be whole numbers, 1 or more; they are "
+                f"{report_tasks!r} and {heartbeat_ms!r}."
             )
         return self._with(report_tasks=report_tasks, heartbeat_ms=heartbeat_ms)
 
     def trigger(self, **trigger: Any) -> "Stream":
         """Set the trigger, as ``DataStreamWriter.trigger`` does."""
+        if len(trigger) != 1 or not trigger.keys() <= _TRIGGERS:
+            raise InvalidUsage(
+                f"trigger() takes one of {', '.join(sorted(_TRIGGERS))}, as in trigger(processingTime='10 seconds'), "
+                f"and got {', '.join(trigger) or 'none'}."
+            )
         return self._with(trigger=trigger)
 
     def option(self, key: str, value: Any) -> "Stream":
         """Set an option, as ``DataStreamWriter.option`` does."""
+        _check_option("option", key)
         return self._with(writer={**self.options.writer, key: value})
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise an error that says what replaces a method of Spark, or else an AttributeError."""
+        if remedy := _REMEDIES.get(name):
+            raise _UnknownMethod(f"A coordinated stream has no {name}: {remedy}.")
+        if hasattr(DataFrame, name) and not name.startswith("_"):
+            raise _UnknownMethod(
+                f"A coordinated stream has no {name}: apply it to the DataFrame before job.stream(df, ...), or in the "
+                "function of foreach_batch()."
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def start(
         self,
@@ -252,6 +278,8 @@ class Stream:
             Refused: If the coordinator refuses a call.
             CoordinatorUnavailable: If the coordinator does not answer within ``on_outage``.
         """
+        for option in options:
+            _check_option("start", option)
         query, location = check_start("start", queryName, checkpointLocation)
         if self.options.function is None:
             raise InvalidUsage("start() needs a function for the batches: call .foreach_batch(function) before it.")
@@ -268,6 +296,43 @@ class Stream:
         if self.options.windowed is not None:
             self.frames.add(self.options.windowed.frame)
         return running
+
+
+class _UnknownMethod(InvalidUsage, AttributeError):
+    """A method of Spark that a coordinated stream does not have."""
+
+
+_TRIGGERS = {"processingTime", "once", "continuous", "availableNow", "realTime"}
+_FUNCTION_WRITES = "remove it, because the function of foreach_batch() writes the rows"
+_REMEDIES = {
+    "foreachBatch": "call foreach_batch(function)",
+    "foreach": "call foreach_batch(function), and write the rows of the batch there",
+    "queryName": "pass the name to start(queryName=...)",
+    "outputMode": _FUNCTION_WRITES,
+    "partitionBy": _FUNCTION_WRITES,
+    "clusterBy": _FUNCTION_WRITES,
+    "format": _FUNCTION_WRITES,
+    "writeStream": "call foreach_batch(function) on the stream itself",
+    "toTable": "write the table in the function of foreach_batch(), and call start()",
+    "options": "pass the options to start(), or call option(key, value) for each",
+    "withWatermark": "remove it, because the job has the watermark; Spark's own operators follow job.with_watermark()",
+}
+"""What to write instead of a method of Spark."""
+
+
+def _check_option(method: str, key: Any) -> None:
+    if not isinstance(key, str):
+        raise InvalidUsage(f"{method}() takes the name of an option as a text, not {key!r}.")
+    if key.lower() == "checkpointlocation":
+        raise InvalidUsage(f"{method}({key!r}, ...) is not supported: pass start(checkpointLocation=...).")
+    if (remedy := _REMEDIES.get(key)) and key != "queryName":
+        raise InvalidUsage(f"{method}() takes no {key}: {remedy}.")
+
+
+def _checked_flag(method: str, flag: Any) -> bool:
+    if not isinstance(flag, bool):
+        raise InvalidUsage(f"{method}() takes True or False, not {flag!r}.")
+    return flag
 
 
 def _checked_function(method: str, function: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 REFUSED, USAGE, NOT_REACHED, NO_ANSWER = 1, 2, 3, 4
 """Exit statuses: refused by the coordinator, wrong command line, goal not reached, no answer."""
 CONNECT_S, READ_S = 5.0, 60.0
+
+_KEY = re.compile(r"[\x21-\x7e]+")
 
 
 def segment(role: str, name: str) -> str:
@@ -144,12 +147,17 @@ class Coordinator:
     def _client(self, read_s: float = READ_S) -> "httpx.Client":
         import httpx
 
+        # Messages have neither the key nor credentials in the URL.
+        if "@" in self.url:
+            _fail("The URL has a user name or a password: remove them, and set TIDEGATE_TOKEN to a key.", USAGE)
         key = os.environ.get("TIDEGATE_TOKEN")
+        if key and not _KEY.fullmatch(key):
+            _fail("TIDEGATE_TOKEN has white space or is not ASCII: set it to a key, without a line break.", USAGE)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
             return httpx.Client(base_url=self.url, headers=headers, timeout=httpx.Timeout(read_s, connect=CONNECT_S))
-        except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            _fail(f"{self.url!r} is not a URL, or TIDEGATE_TOKEN is not a key ({error}); correct them.", USAGE)
+        except httpx.InvalidURL as error:
+            _fail(f"{self.url!r} is not a URL ({error}); correct it.", USAGE)
 
     def _content(self, response: "httpx.Response") -> Any:
         if response.is_success and not response.content:

@@ -205,7 +205,7 @@ class BatchFunction:
             "dropped %s rows of %s. To keep such rows, call late_output().",
             ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in rows.routed_late.items()),
             _first_names(name for row_class in rows.routed_late for name in rows.fold.substreams_with(row_class)),
-            extra={"batch": int(rows.batch)},
+            extra={"batch": rows.batch.batch_id},
         )
 
     def _committed(self, batch: Batch, fold: Fold, answer: Answer | None, seconds: float) -> Committed:
@@ -222,7 +222,7 @@ class BatchFunction:
 
     def _announce_commit(self, committed: Committed, fold: Fold) -> None:
         log, batch = self.session.log, committed.batch
-        carried = {"batch": int(batch), **committed.metrics()}
+        carried = {"batch": batch.batch_id, **committed.metrics()}
         if committed.future:
             log.warning(
                 "rows of %s have event times too far ahead of the clock. They move no watermark. Check the sources' "
@@ -233,7 +233,7 @@ class BatchFunction:
         log.info("%s", committed, extra=carried)
         try:
             if self.options.show_progress:
-                print(f"{batch.query} {int(batch)}: {committed}", flush=True)
+                print(f"{batch.query} {batch.batch_id}: {committed}", flush=True)
             if self.options.on_commit is not None:
                 self.options.on_commit(committed)
         except Exception:

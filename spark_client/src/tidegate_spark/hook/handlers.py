@@ -1,5 +1,6 @@
 """Handlers of the rows of a batch: a user's function, or windows."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidegate_spark.batch import Batch
 from tidegate_spark.columns import Columns
-from tidegate_spark.errors import TidegateError
+from tidegate_spark.errors import InvalidUsage, TidegateError
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import RowClassifier
 from tidegate_spark.protocol.fold import Fold
 
-UserFunction = Callable[[DataFrame, Batch], Any]
+UserFunction = Callable[[DataFrame, int], Any] | Callable[[DataFrame, int, Batch], Any]
+"""A function of a DataFrame and its batch id, as for Spark's ``foreachBatch``, and of its :class:`Batch` on request."""
 
 AfterCommit = Callable[[int | None], None]
 """A function to call after the commit with the job's coalesced watermark, or None if the coordinator did not answer."""
@@ -29,10 +31,45 @@ class UserFunctionError(Exception):
         self.error = error
 
 
+def takes_batch(method: str, function: Any) -> bool:
+    """Return whether a user's function gets the :class:`Batch` as third argument.
+
+    It does if its third parameter has no default or is named ``batch``. Every function that Spark can call with two
+    arguments thus gets the same two arguments here.
+
+    Args:
+        method: Name of the method that got the function, for errors.
+        function: The function.
+
+    Raises:
+        InvalidUsage: If the function takes neither two nor three arguments.
+    """
+    if not callable(function):
+        raise InvalidUsage(f"{method}() takes a function, not {function!r}.")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function in C may have no signature
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [parameter.name for parameter in signature.parameters.values() if parameter.kind in positional]
+    for arguments in (3, 2) if names[2:3] == ["batch"] else (2, 3):
+        try:
+            signature.bind(*range(arguments))
+        except TypeError:
+            continue
+        return arguments == 3
+    raise InvalidUsage(
+        f"{method}() takes a function of (df, batch_id) or (df, batch_id, batch); the parameters of {function!r} are "
+        f"{signature}."
+    )
+
+
 def call_user(function: UserFunction, df: DataFrame, batch: Batch) -> None:
     """Call a user's function; raise UserFunctionError if it raises a TidegateError."""
+    # Spark's createDataFrame() accepts a batch id only if its type is exactly int.
+    arguments = (df, batch.batch_id, batch) if takes_batch("foreach_batch", function) else (df, batch.batch_id)
     try:
-        function(df, batch)
+        function(*arguments)
     except TidegateError as error:
         raise UserFunctionError(error) from error
 

@@ -140,8 +140,6 @@ class NativeStream:
     def _check(self) -> None:
         df, event_time = self.df, self.columns.event_time
         self.columns.check(df)
-        if not df.isStreaming:
-            raise InvalidUsage("with_watermark() needs a streaming DataFrame; read this one with spark.readStream.")
         kind = df.schema[event_time].dataType
         if not isinstance(kind, TimestampType):
             how = "timestamp_millis(...)" if kind.simpleString() == "bigint" else "cast('timestamp')"

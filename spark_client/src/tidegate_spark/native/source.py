@@ -37,6 +37,9 @@ PAUSE_FACTOR = 9
 POLLS_OF_A_RUN = 2
 """Number of times that an ``availableNow`` run reads the watermark, from its last batch with rows on."""
 
+NO_ACCESS = frozenset({401, 403})
+"""HTTP statuses of refusals that only another key ends. If the query went on, it would report nothing."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_MS = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 """The start of the last day that Python can represent, in epoch milliseconds. Spark can represent later times."""
@@ -118,6 +121,7 @@ class NativeReader(WatermarkReader):
         Raises:
             JobMissing: If the job does not exist, and there is no configuration to create it with.
             JobDeleted: If the job was deleted; the next start of the query creates it again.
+            Refused: If the key may not report. The next run reports the finished batches.
             InvalidUsage: If the query has another checkpoint, another input has the same name, the trigger is not
                 supported, or the columns differ from those of the previous run.
         """
@@ -183,6 +187,8 @@ class NativeReader(WatermarkReader):
         except JobDeleted:
             raise
         except Refused as refusal:
+            if refusal.status in NO_ACCESS:
+                raise
             self._failures.failed(refusal)
             return CheckResult(True, False, False, False)
         if result.reported:

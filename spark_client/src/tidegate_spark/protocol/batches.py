@@ -38,7 +38,7 @@ class OpenBatch:
     """A batch that Spark has begun and the coordinator has not yet committed.
 
     Attributes:
-        batch: The batch, as the user's function receives it.
+        batch: The batch, as a user's function may receive it.
         stored: The pinned watermark by which its rows are classified.
         acknowledged: Whether the coordinator has acknowledged the begin, and receives the reports and the commit. If
             not, the batch goes to the backlog.
@@ -55,7 +55,7 @@ class OpenBatch:
     @property
     def batch_id(self) -> int:
         """The id of the batch."""
-        return int(self.batch)
+        return self.batch.batch_id
 
 
 Call = Callable[[OpenBatch, Fold, RetryPolicy], Procedure[Result]]
@@ -75,7 +75,7 @@ class Batches:
         self.max_future_skew_ms: int | None = registration.config.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
 
     def batch(self, batch_id: int, stored: StoredPinnedWatermark, replayed: bool) -> Batch:
-        """Return a batch as the user's function receives it."""
+        """Return a batch as a user's function may receive it."""
         return Batch(
             batch_id,
             watermark=stored.pinned_watermark,

@@ -6,7 +6,7 @@ own result. A procedure performs no I/O: its *runner* does. A test can therefore
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -45,7 +45,7 @@ class Send(Effect):
     method: str
     path: str
     body: Mapping[str, Any] | None
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)  # may have the key
     timeout_s: float
 
 

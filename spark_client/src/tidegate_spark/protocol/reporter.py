@@ -10,7 +10,7 @@ import logging
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -74,7 +74,7 @@ class Reporter:
 
     url: str
     path: str
-    headers: dict[str, str]
+    headers: dict[str, str] = field(repr=False)  # may have the key
     batch: dict[str, Any]
     watermark_token: str
     policy: RetryPolicy

@@ -1,5 +1,6 @@
 """The driver's HTTP client."""
 
+import re
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,6 +9,9 @@ import httpx
 
 from tidegate_spark.errors import InvalidUsage, refusal_of
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
+
+HIGHEST_PORT = 65_535
+_KEY = re.compile(r"[\x21-\x7e]+")
 
 CONNECT_S = 5.0
 SILENCE_S = 60.0
@@ -34,15 +38,22 @@ class HttpTransport:
 
         Raises:
             NoAnswer: If no answer arrives within ``request.timeout_s``.
+            InvalidUsage: If the body cannot be sent as JSON.
         """
+        client = self._connected()
         try:
-            response = self._connected().request(
+            prepared = client.build_request(
                 request.method,
                 self._url + request.path,
                 json=request.body,
                 headers=dict(request.headers),
                 timeout=httpx.Timeout(request.timeout_s, connect=min(CONNECT_S, request.timeout_s)),
             )
+        except (TypeError, ValueError) as error:
+            where = f"{request.method} {request.path.partition('?')[0]}"
+            raise InvalidUsage(f"{where}: an argument cannot be sent as JSON ({error}); pass another value.") from error
+        try:
+            response = client.send(prepared)
         except httpx.TransportError as error:
             raise NoAnswer(f"{self._url}: {error or type(error).__name__}") from error
         return Response(response.status_code, response.content, response.headers.get("Retry-After"))
@@ -73,9 +84,43 @@ class HttpTransport:
         return self._client
 
 
-def check_url(url: str) -> str:
-    """Return a coordinator's address without a trailing slash; raise InvalidUsage if it is not an HTTP(S) address."""
-    parts = httpx.URL(url)
-    if parts.scheme not in ("http", "https") or not parts.host:
-        raise InvalidUsage(f"{url!r} is not the address of a coordinator: expected one like http://host:8000.")
+def check_url(url: Any) -> str:
+    """Return a coordinator's address without a trailing slash.
+
+    Raises:
+        InvalidUsage: If it is not an HTTP(S) address, or requests could not be sent to it. The message has neither
+            credentials nor a query, which may be secret.
+    """
+    expected = "expected one like http://host:8000"
+    if not isinstance(url, str):
+        raise InvalidUsage(f"The address of the coordinator is of type {type(url).__name__}: {expected}.")
+    without_credentials = url.rpartition("@")[2]
+    shown = repr(re.split("[?#]", without_credentials)[0])
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        raise InvalidUsage(f"{shown} is not the address of a coordinator: {expected}.") from None
+    valid_port = parts.port is None or 0 < parts.port <= HIGHEST_PORT
+    if parts.scheme not in ("http", "https") or not parts.host or not valid_port or re.search(r"\s", url):
+        raise InvalidUsage(f"{shown} is not the address of a coordinator: {expected}.")
+    if parts.userinfo or url != without_credentials:
+        raise InvalidUsage(
+            f"The address {shown} has a user name or a password, which the coordinator does not read: remove them. "
+            "Pass a key with connect(..., key=...), or set TIDEGATE_TOKEN."
+        )
+    if "?" in url or "#" in url:
+        raise InvalidUsage(f"The address {shown} has a query or a fragment: remove the part from '?' or '#' on.")
     return url.rstrip("/")
+
+
+def check_key(key: Any) -> str | None:
+    """Return a bearer key; raise InvalidUsage, without the key, if a header cannot carry it."""
+    if key is not None and not (isinstance(key, str) and _KEY.fullmatch(key)):
+        found = f"is of type {type(key).__name__}"
+        if isinstance(key, str):
+            found = "begins or ends with white space" if key != key.strip() else "has spaces or is not ASCII"
+        raise InvalidUsage(
+            f"The key {found}: pass the key as `tidegate keys create` printed it. Remove the line break at the end of "
+            "a file, as in open('key').read().strip()."
+        )
+    return key

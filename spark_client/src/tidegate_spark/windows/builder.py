@@ -66,6 +66,8 @@ class WindowBuilder(Generic[Described]):
         """
         if not aggregates:
             raise InvalidUsage("agg() needs at least one named aggregate, as in agg('dest', flights=windows.count()).")
+        if not all(isinstance(name, str) for name in by):
+            raise InvalidUsage(f"agg() takes names of columns to group by, not {', '.join(map(repr, by))}.")
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise InvalidUsage(

@@ -139,11 +139,11 @@ class Windowing(BatchHandler):
                 "start the query on a new checkpoint."
             )
         with setting(merged.spark, ADAPTIVE, "true"):
-            self._store.write(int(batch), self._merge_parts(parts, merged, rows.classifier))
-        return replace(merged, rows_of=int(batch), layout=layout)
+            self._store.write(batch.batch_id, self._merge_parts(parts, merged, rows.classifier))
+        return replace(merged, rows_of=batch.batch_id, layout=layout)
 
     def _without_rows(self, spark: SparkSession, batch: Batch) -> MergedBatch:
-        before, found = self._latest_below(batch), self._found(batch)
+        before, found = self._latest_below(batch.batch_id), self._found(batch.batch_id)
         return MergedBatch(spark, batch, before, found, before.rows_of, before.layout, updates=False)
 
     def _parts_of(self, rows: BatchRows) -> DataFrame:
@@ -216,17 +216,17 @@ class Windowing(BatchHandler):
             if before.closed is not None:
                 known.append(before.closed)
             closed = max(known, default=None)
-            planned_ms = self._checkpoint.planned_ms(int(batch))
+            planned_ms = self._checkpoint.planned_ms(batch.batch_id)
             version = Version(merged.rows_of, closed, before.closed, merged.layout, planned_ms)
-            self._checkpoint.write(f"{_KIND}/{int(batch)}", asdict(version))
+            self._checkpoint.write(f"{_KIND}/{batch.batch_id}", asdict(version))
         moved = version.closed != version.closed_before
         if version.closed is not None and version.rows_of is not None and (moved or merged.updates):
             self._emit(merged, version)
-        self._remove(int(batch) - VERSIONS_KEPT)
+        self._remove(batch.batch_id - VERSIONS_KEPT)
 
     def _emit(self, merged: MergedBatch, version: Version) -> None:
         assert version.rows_of is not None and version.closed is not None
-        touched = _TOUCHED if version.rows_of == int(merged.batch) else "false"
+        touched = _TOUCHED if version.rows_of == merged.batch.batch_id else "false"
         closes = self._ends_above(version.closed_before)
         emitted = f"NOT {self._ends_above(version.closed)} AND ({closes} OR {touched})"
         rows = self._store.read(merged.spark, version.rows_of).filter(emitted)
@@ -239,7 +239,7 @@ class Windowing(BatchHandler):
             F.when(changed, F.struct(*self._finished(f"{_BEFORE}."))).alias("previous"),
         )
         if not results.isEmpty():
-            call_user(self._function, results, merged.batch.closing(version.closed))
+            call_user(self._function, results, replace(merged.batch, job_watermark=version.closed))
 
     def _finished(self, prefix: str) -> list[Column]:
         """Return the results of the partial aggregates whose columns have a prefix."""

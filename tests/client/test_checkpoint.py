@@ -76,20 +76,21 @@ def test_an_unsupported_file_system_is_refused() -> None:
 def test_progress_is_saved_and_loaded(tmp_path: Path) -> None:
     """Saved progress can be loaded. Before the first save, the progress is empty."""
     checkpoint = Checkpoint(str(tmp_path))
-    progress = on_files(checkpoint, Progress.load("q"))
+    progress = on_files(checkpoint, Progress.load("q", "j"))
     assert progress == Progress("q")
     assert progress.follow({"state_epoch": "e", "incarnation": 2})
     progress.commit(6, {"a": 5, "b": 1}, "2.1.x", True)
     progress.commit(7, {"a": 4, "b": 2}, "2.2.y", True)
     on_files(checkpoint, progress.save())
-    assert on_files(checkpoint, Progress.load("q")) == Progress("q", 7, "e", 2, {"a": 5, "b": 2}, "2.2.y")
+    assert on_files(checkpoint, Progress.load("q", "j")) == Progress("q", 7, "e", 2, {"a": 5, "b": 2}, "2.2.y")
 
 
 def test_progress_under_another_name_has_no_batch(tmp_path: Path) -> None:
     """Under a new name the last batch is None, because the coordinator has no batch of that name."""
     checkpoint = Checkpoint(str(tmp_path))
     on_files(checkpoint, Progress("old", 7, "e", 2, {"a": 5}, "2.2.y").save())
-    assert on_files(checkpoint, Progress.load("new")) == Progress("new", None, "e", 2, {"a": 5}, "2.2.y")
+    renamed = Progress("new", None, "e", 2, {"a": 5}, "2.2.y", renamed_from="old")
+    assert on_files(checkpoint, Progress.load("new", "j")) == renamed
 
 
 @pytest.mark.parametrize(("incarnation", "kept"), [(1, True), (2, True), (3, False)])

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -183,6 +183,20 @@ class QueryStart:
             cloudpickle.unregister_pickle_by_value(markers)  # type: ignore[no-untyped-call]
         options = {**self.connection.reader_options, **asdict(frame)}
         return spark.readStream.format(markers.Markers.name()).schema(self.df.schema).options(**options).load()
+
+
+def located(spark: SparkSession, location: str) -> str:
+    """Return a checkpoint location as Spark resolves it: absolute, on Spark's default file system.
+
+    Spark resolves a relative path by the directory in which Java was started. The program may have changed its own.
+    Under Spark Connect, the process of the hook has Java's directory and resolves the location itself.
+    """
+    if ":" in location.partition("/")[0] or is_connect(spark):
+        return location
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    return str(path.getFileSystem(configuration).makeQualified(path).toString())
 
 
 def check_start(method: str, query: str | None, checkpoint: str | os.PathLike[str] | None) -> tuple[str, str]:

@@ -1,11 +1,18 @@
 """What the client reads from a checkpoint, and what it stores beside it."""
 
+import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import fs
 
+from tests.support.delete_first import DeleteFirst
 from tests.support.drivers import on_files
 from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.protocol import checkpoint as checkpoint_module
 from tidegate_spark.protocol.checkpoint import FORMAT, Checkpoint, file_system, is_marker
 from tidegate_spark.protocol.progress import Progress
 
@@ -47,6 +54,85 @@ def test_documents_are_stored_by_batch(tmp_path: Path) -> None:
     assert checkpoint.batches("kind") == [10]
 
 
+class Crash(Exception):
+    """The process has crashed."""
+
+
+def on_hdfs(
+    location: Path, monkeypatch: pytest.MonkeyPatch, step: Callable[[str], None] = lambda _: None
+) -> Checkpoint:
+    """Return a checkpoint on a file system whose moves delete first, which calls ``step`` around each change."""
+    files = fs.PyFileSystem(DeleteFirst(step))
+    monkeypatch.setattr(checkpoint_module, "file_system", lambda path: (files, path))
+    checkpoint = Checkpoint(str(location))
+    assert checkpoint.started() is False  # determines the file system
+    return checkpoint
+
+
+def test_a_crash_while_a_document_is_replaced_on_hdfs_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash at any step, in each of two attempts, leaves the document as it was before or after the write."""
+    crashed = 0
+    for first, second in itertools.product(range(10), repeat=2):
+        location = tmp_path / f"{first}-{second}"
+        on_hdfs(location, monkeypatch).write("backlog/7", {"version": 0})
+        on_hdfs(location, monkeypatch).write("backlog/7", {"version": 1})
+        versions = {1}
+        for version, fatal in ((2, first), (3, second)):
+            steps = itertools.count()
+
+            def step(name: str, steps: Iterator[int] = steps, fatal: int = fatal) -> None:
+                if next(steps) == fatal:
+                    raise Crash(name)
+
+            versions.add(version)
+            try:
+                on_hdfs(location, monkeypatch, step).write("backlog/7", {"version": version})
+                versions = {version}
+            except Crash:
+                crashed += 1
+            after = on_hdfs(location, monkeypatch)
+            document = after.read("backlog/7")
+            assert document is not None
+            assert document["version"] in versions, (first, second)
+            assert after.batches("backlog") == [7] == [*map(int, after.documents("backlog"))]
+            versions = {document["version"]}
+        on_hdfs(location, monkeypatch).write("backlog/7", {"version": 4})
+        assert on_hdfs(location, monkeypatch).read("backlog/7") == {"version": 4}
+    assert crashed > 100
+
+
+def test_a_reader_on_hdfs_sees_a_document_while_it_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader in another process sees the document before or after the write at each step, as on other systems."""
+    seen: list[Any] = []
+    reader = on_hdfs(tmp_path, monkeypatch)
+    writer = on_hdfs(tmp_path, monkeypatch, lambda _: seen.append(reader.read("progress")))
+    writer.write("progress", {"version": 0})
+    seen.clear()
+    for version in range(1, 4):
+        writer.write("progress", {"version": version})
+        assert {None if each is None else each["version"] for each in seen} == {version - 1, version}
+        seen.clear()
+    writer.write_table("state/1", pa.table({"a": [1]}))
+    writer.write_table("state/1", pa.table({"a": [2]}))
+    assert reader.read_table("state/1") == pa.table({"a": [2]})
+
+
+def test_a_deleted_document_does_not_return_on_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The previous content is deleted first: otherwise a crash in between would bring an old document back."""
+    seen: list[Any] = []
+    reader = on_hdfs(tmp_path, monkeypatch)
+    writer = on_hdfs(tmp_path, monkeypatch, lambda _: seen.append(reader.read("backlog/7")))
+    for version in range(2):
+        writer.write("backlog/7", {"version": version})
+    seen.clear()
+    writer.delete("backlog/7")
+    writer.delete("backlog/7")
+    assert [each for each in seen if each not in ({"version": 1}, None)] == []
+    assert (reader.read("backlog/7"), reader.batches("backlog"), reader.documents("backlog")) == (None, [], {})
+
+
 def test_a_document_of_a_newer_client_is_refused(tmp_path: Path) -> None:
     """An older client could misread the document, and classify rows by another watermark."""
     checkpoint = Checkpoint(str(tmp_path))
@@ -76,20 +162,21 @@ def test_an_unsupported_file_system_is_refused() -> None:
 def test_progress_is_saved_and_loaded(tmp_path: Path) -> None:
     """Saved progress can be loaded. Before the first save, the progress is empty."""
     checkpoint = Checkpoint(str(tmp_path))
-    progress = on_files(checkpoint, Progress.load("q"))
+    progress = on_files(checkpoint, Progress.load("q", "j"))
     assert progress == Progress("q")
     assert progress.follow({"state_epoch": "e", "incarnation": 2})
     progress.commit(6, {"a": 5, "b": 1}, "2.1.x", True)
     progress.commit(7, {"a": 4, "b": 2}, "2.2.y", True)
     on_files(checkpoint, progress.save())
-    assert on_files(checkpoint, Progress.load("q")) == Progress("q", 7, "e", 2, {"a": 5, "b": 2}, "2.2.y")
+    assert on_files(checkpoint, Progress.load("q", "j")) == Progress("q", 7, "e", 2, {"a": 5, "b": 2}, "2.2.y")
 
 
 def test_progress_under_another_name_has_no_batch(tmp_path: Path) -> None:
     """Under a new name the last batch is None, because the coordinator has no batch of that name."""
     checkpoint = Checkpoint(str(tmp_path))
     on_files(checkpoint, Progress("old", 7, "e", 2, {"a": 5}, "2.2.y").save())
-    assert on_files(checkpoint, Progress.load("new")) == Progress("new", None, "e", 2, {"a": 5}, "2.2.y")
+    renamed = Progress("new", None, "e", 2, {"a": 5}, "2.2.y", renamed_from="old")
+    assert on_files(checkpoint, Progress.load("new", "j")) == renamed
 
 
 @pytest.mark.parametrize(("incarnation", "kept"), [(1, True), (2, True), (3, False)])

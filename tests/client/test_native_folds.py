@@ -1,6 +1,7 @@
 """The folds of native streams, and the reports of finished batches to a coordinator."""
 
 import json
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -265,6 +266,20 @@ def test_a_deleted_job_fails_the_query(
     again = reader_of(job, ended_run, monkeypatch)
     again.latestOffset()
     assert reported_state(job) == ((1000, 1) if finishes else (None, 0))
+
+
+def test_rows_that_contradict_the_clock_are_logged_once(
+    job: Job, ended_run: EndedRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark's own operators follow the watermark, so a wrong unit or a wrong clock has the same effect there."""
+    run = ended_run.next_run(job)
+    ahead_ms = int(1000 * time.time()) + DAY_MS // 2
+    for batch, max_event_time in enumerate([1000, START_MS, ahead_ms, ahead_ms]):
+        ended_run.fold(batch, "first", 0, max_event_time)
+        ended_run.commit(batch)
+        run.report(1)
+        warned = [caplog.text.count(text) for text in ("in 1970, until 1970-01-01 00:00:01 UTC", "ahead of the clock:")]
+        assert warned == [1, int(batch >= 2)], f"batch {batch}"
 
 
 def test_an_unread_batch_is_logged(

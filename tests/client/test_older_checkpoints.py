@@ -7,8 +7,9 @@ import pytest
 from tests.support.drivers import Runs, fold
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, known
-from tidegate_spark import Job, limiting_lag
+from tidegate_spark import InvalidUsage, Job, JobMissing, limiting_lag
 from tidegate_spark.errors import Refused
+from tidegate_spark.protocol.checkpoint import Checkpoint
 
 
 @pytest.fixture
@@ -71,6 +72,46 @@ def test_a_renamed_query_runs_its_open_batch_again(job: Job, runs: Runs) -> None
     job.hand_over("q", "q-2", "repeated")
     assert runs.run(job, "q-2").batch(1, a=200_000, b=200_000).stored.pinned_watermark == 90_000
     assert job.status()["watermark"] == 190_000
+
+
+def test_a_renamed_query_names_the_missing_handover(job: Job, runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
+    """Without the handover, the substreams of the old name hold the watermark for ever. Each start says so."""
+    runs.run(job).batch(0, a=100_000)
+    runs.run(job, "q-2")
+    runs.run(job, "q-2").batch(1, a=200_000)
+    runs.run(job, "q-2")
+    assert caplog.text.count("Hand them over: job.hand_over('q', 'q-2', reason=...)") == 3
+    assert job.status()["watermark"] == 90_000
+    caplog.clear()
+    job.hand_over("q", "q-2", "renamed")
+    runs.run(job, "q-2").batch(2, a=210_000)
+    assert job.status()["watermark"] == 200_000
+    progress = Checkpoint(str(runs.directory)).read("progress")
+    assert progress is not None
+    assert progress["renamed_from"] is None
+    assert "hand_over" not in caplog.text
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_the_checkpoint_of_another_job_is_refused(
+    own: LocalCoordinator, job: Job, runs: Runs, committed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other job would get the event times of this job, and its open batch the pinned watermark of this job."""
+    run = runs.run(job)
+    if committed:
+        run.batch(0, a=100_000)
+    else:
+        run.begin(0)
+    other = own.job(job="other", config=limiting_lag(LAG))
+    with pytest.raises(InvalidUsage, match=r"belongs to a query of job 'j', not 'other'.*connect to job 'j'"):
+        runs.run(other)
+    with pytest.raises(JobMissing):
+        other.status()
+    with pytest.raises(InvalidUsage, match="belongs to a query of job 'j'"):
+        runs.run(other, owns_files=False)
+    assert known(other) == {}
+    assert "has lost the job" not in caplog.text
+    runs.run(job).batch(1 if committed else 0, a=200_000)
 
 
 def test_a_retired_query_starts_again_at_the_same_watermark(own: LocalCoordinator, runs: Runs) -> None:

@@ -1,5 +1,6 @@
 """Columns of every type and name: the hook, its windows and native queries get the same substreams and event times."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from pyspark.sql import functions as F
 from tests.support.native import ms
 from tests.support.native import to_the_end as natively_to_the_end
 from tests.support.streams import to_the_end
-from tidegate_spark import Job, windows
+from tidegate_spark import SOURCE_PARTITION, CoordinatorUnavailable, Job, connect, windows
 from tidegate_spark.spark_settings import setting
 from tidegate_spark.testing import FileBatches
 
@@ -89,3 +90,47 @@ def test_native_queries_have_the_same_substreams(
     job.complete(up_to=ms(60))
     out = natively_to_the_end(counted, checkpoint)
     assert [row.total for row in out.all()] == [15]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda df: df.repartition(5), "step Repartition,"),
+        (lambda df: df.filter("value > 1").coalesce(1).select("timestamp"), "step Repartition,"),
+        (lambda df: df.repartition(F.col("value")), "step RepartitionByExpression,"),
+        (
+            lambda df: df.withWatermark("timestamp", "1 hour").dropDuplicates(["value", "timestamp"]),
+            "step Deduplicate,",
+        ),
+        (lambda df: df.union(df).filter("value > 1").mapInArrow(lambda batches: batches, df.schema), None),
+    ],
+    ids=["repartition", "coalesce", "by a column", "deduplicated", "the same partitions"],
+)
+def test_substreams_that_are_not_the_partitions_of_the_source_are_logged(
+    spark: SparkSession,
+    tmp_path: Path,
+    change: Callable[[DataFrame], DataFrame],
+    expected: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After a repartition, each substream has rows of several partitions, and its disorder makes rows late."""
+    job = connect("http://127.0.0.1:1", job="j", on_outage=timedelta(0))
+    df = change(spark.readStream.format("rate").option("numPartitions", 2).load())
+    for substream in (SOURCE_PARTITION, None):
+        stream = job.stream(df, event_time="timestamp", substream=substream).foreach_batch(lambda df, batch: None)
+        with pytest.raises(CoordinatorUnavailable):
+            stream.start(queryName="q", checkpointLocation=str(tmp_path))
+    assert caplog.text.count("substream=SOURCE_PARTITION: the stream has the step") == (expected is not None)
+    assert expected is None or expected in caplog.text
+
+
+def test_source_partitions_of_files_are_logged(
+    spark: SparkSession, typed: FileBatches, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The partitions of files depend on the sizes of the files. A native query logs the same warning."""
+    job = connect("http://127.0.0.1:1", job="j")
+    options: Any = {"event_time": "at.time", "queryName": "q", "checkpointLocation": str(tmp_path)}
+    job.with_watermark(typed.stream(spark), substream="v", **options)
+    assert "SOURCE_PARTITION" not in caplog.text
+    job.with_watermark(typed.stream(spark), substream=SOURCE_PARTITION, **options)
+    assert "j/q: substream=SOURCE_PARTITION: the partitions of the source json depend on the sizes" in caplog.text

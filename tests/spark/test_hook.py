@@ -1,6 +1,8 @@
 """The hook with a real Spark and a real coordinator: options for rows, types of event times, logs and errors."""
 
 import logging
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, Sink, rows, to_the_end
+from tests.support.waiting import until
 from tidegate_spark import Committed, Job, limiting_lag
+from tidegate_spark.protocol import row_warnings
 from tidegate_spark.testing import FileBatches
 
 
@@ -66,6 +70,40 @@ def test_a_broken_clock_makes_no_other_row_late(
     assert job.status()["rows"] == {"on_time": 4, "updated": 0, "late": 1, "null_event_time": 0, "future": 2}
     assert {row["substream"]: row["future_rows"] for row in job.substreams()} == {"a": 1, "b": 0}
     assert "rows of a, c have event times too far ahead of the clock" in caplog.text
+
+
+def test_warnings_of_rows_do_not_repeat_in_every_batch(
+    spark: SparkSession,
+    source: FileBatches,
+    job: Job,
+    checkpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A source with a wrong unit or a wrong clock would fill the log. The end of the query logs the totals."""
+    monkeypatch.setattr(row_warnings, "INTERVAL_S", math.inf)
+    ahead = 3_600_000 + 1000 * int(time.time())
+    batches = [
+        rows(("a", 100_000)),
+        rows(("a", ahead)),
+        *[rows(("a", number), ("b", None), ("c", 2**53)) for number in range(2)],
+    ]
+    for batch in batches:
+        source.add(*batch)
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(lambda df, batch: None)
+    to_the_end(stream, checkpoint)
+    until(lambda: "3: rows of c" in caplog.text, "the totals are logged", 60)
+    messages = [record.getMessage().partition("/q ")[2] for record in caplog.records]
+    assert [message for message in messages if "dropped" in message or "rows of" in message] == [
+        "2: dropped 1 late, 1 null event time rows of a, b. To keep such rows, call late_output().",
+        "2: rows of c have event times too far ahead of the clock. They move no watermark. Check the sources' "
+        "clocks and max_future_skew.",
+        "3: dropped 1 late, 1 null event time rows of a, b. To keep such rows, call late_output().",
+        "3: rows of c have event times too far ahead of the clock. They move no watermark. Check the sources' "
+        "clocks and max_future_skew.",
+    ]
+    assert caplog.text.count("in 1970, until 1970-01-01 00:01:40 UTC") == 1
+    assert caplog.text.count("ahead of the clock: correct event times below it are late") == 1
 
 
 @pytest.mark.parametrize(

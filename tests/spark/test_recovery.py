@@ -1,5 +1,6 @@
 """Recovery of a query whose checkpoint was lost, or restored from a backup (docs/how-to/recover.md)."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.streams import Sink, rows, stream_of, to_the_end
 from tidegate_spark import Job
+from tidegate_spark.start import located
 from tidegate_spark.testing import FileBatches
 
 
@@ -38,6 +40,23 @@ def test_a_query_without_its_checkpoint_replaces_the_output_of_earlier_batches(
     to_the_end(base.foreach_batch(write_to("out")), f"{tmp_path}/newer")
     assert written("out") == [(1, 195_000), (1, 200_000)], "the earlier batch 0 is replaced"
     assert job.status()["watermark"] == 190_000
+
+
+def test_a_relative_checkpoint_location_is_that_of_spark(
+    spark: SparkSession, job: Job, orders: FileBatches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark ignores ``os.chdir``. The client's documents must be in Spark's checkpoint, or a restart loses them."""
+    of_java = os.getcwd()
+    location = os.path.relpath(tmp_path / "checkpoint", of_java)
+    elsewhere = tmp_path / "a" / "b"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    orders.add(*rows(("a", 100_000)))
+    to_the_end(stream_of(spark, job, orders, Sink()), location)
+    assert (tmp_path / "checkpoint" / "metadata").exists()
+    assert (tmp_path / "checkpoint" / "tidegate" / "progress.json").exists()
+    assert located(spark, location) == f"file:{tmp_path}/checkpoint"
+    assert located(spark, "s3a://bucket/checkpoint") == "s3a://bucket/checkpoint"
 
 
 def test_a_query_on_an_older_checkpoint_continues_under_another_name(

@@ -5,6 +5,8 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 ROW_CLASSES = ("on_time", "updated", "late", "null_event_time", "future")
 
 
@@ -146,10 +148,16 @@ class Committed:
             return "none yet"
         if not self.of_timestamps:
             return str(self.watermark)
-        try:
-            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=self.watermark)
-        except OverflowError:
-            return str(self.watermark)
-        lag_s = (self.watermark_lag_ms or 0) // 1000
+        moment, lag_s = utc_text(self.watermark), (self.watermark_lag_ms or 0) // 1000
+        if moment == str(self.watermark):
+            return moment
         where = "behind" if lag_s >= 0 else "ahead of"
-        return f"{moment:%Y-%m-%d %H:%M:%S} UTC ({timedelta(seconds=abs(lag_s))} {where} the clock)"
+        return f"{moment} ({timedelta(seconds=abs(lag_s))} {where} the clock)"
+
+
+def utc_text(time_ms: int) -> str:
+    """Return a time in epoch milliseconds as text; the number itself if Python cannot represent the time."""
+    try:
+        return f"{EPOCH + timedelta(milliseconds=time_ms):%Y-%m-%d %H:%M:%S} UTC"
+    except OverflowError:
+        return str(time_ms)

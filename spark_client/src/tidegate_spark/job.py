@@ -19,7 +19,7 @@ from tidegate_spark.native.options import NativeOptions, frame_of
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.retry import DEFAULT_ON_OUTAGE, OnOutage
 from tidegate_spark.protocol.transport import HttpTransport, check_key, check_url
-from tidegate_spark.start import check_start
+from tidegate_spark.start import check_start, located
 from tidegate_spark.stream import Stream
 from tidegate_spark.substreams import Substream
 from tidegate_spark.versions import check_native, check_session
@@ -104,7 +104,8 @@ class Job(JobActions):
         query, location = check_start("with_watermark", queryName, checkpointLocation)
         frame, declared = frame_of(options), names_of("declare", options.get("declare", ()))
         columns = Columns(event_time, substream)
-        followed = NativeStream(self.connection, df, columns, query, location, frame, declared, options).follow()
+        checkpoint = located(df.sparkSession, location)
+        followed = NativeStream(self.connection, df, columns, query, checkpoint, frame, declared, options).follow()
         if frame is not None:
             self.frames.add(frame)
         return followed

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -19,6 +19,7 @@ from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
 from tidegate_spark.hook.handlers import BatchHandler, RowHandler, UserFunction
 from tidegate_spark.hook.heartbeat import HeartbeatListener
 from tidegate_spark.hook.persisting import reason_to_persist
+from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
@@ -67,6 +68,7 @@ class QueryStart:
         of_timestamps = self.columns.are_timestamps(self.df)
         batch_options = replace(options, persist=self._persists())
         function = BatchFunction(session, self.columns, self._handler(), batch_options, of_timestamps)
+        warn_of_partitions(session.log, self.columns, self.df)
         session.run(session.protocol.start())
         writer = self._writer(function)
         listener = HeartbeatListener(spark, session)
@@ -183,6 +185,31 @@ class QueryStart:
             cloudpickle.unregister_pickle_by_value(markers)  # type: ignore[no-untyped-call]
         options = {**self.connection.reader_options, **asdict(frame)}
         return spark.readStream.format(markers.Markers.name()).schema(self.df.schema).options(**options).load()
+
+
+def warn_of_partitions(log: QueryLog, columns: Columns, df: DataFrame) -> None:
+    """Warn if the substreams are to be the partitions of the source, and the partitions of the stream are not."""
+    reason = columns.reason_against_partitions(df)
+    if reason is not None:
+        log.warning(
+            "substream=SOURCE_PARTITION: %s. A substream then has rows of several partitions, and rows may be late. "
+            "Name columns that identify a substream, such as ['topic', 'partition'] of Kafka, or remove the step.",
+            reason,
+        )
+
+
+def located(spark: SparkSession, location: str) -> str:
+    """Return a checkpoint location as Spark resolves it: absolute, on Spark's default file system.
+
+    Spark resolves a relative path by the directory in which Java was started. The program may have changed its own.
+    Under Spark Connect, the process of the hook has Java's directory and resolves the location itself.
+    """
+    if ":" in location.partition("/")[0] or is_connect(spark):
+        return location
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    return str(path.getFileSystem(configuration).makeQualified(path).toString())
 
 
 def check_start(method: str, query: str | None, checkpoint: str | os.PathLike[str] | None) -> tuple[str, str]:

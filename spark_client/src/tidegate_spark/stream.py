@@ -22,7 +22,7 @@ from tidegate_spark.hook.folding import Mode
 from tidegate_spark.hook.handlers import UserFunction, takes_batch
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.connection import JobConnection
-from tidegate_spark.start import HEARTBEAT_MS, QueryStart, StreamOptions, check_start
+from tidegate_spark.start import HEARTBEAT_MS, QueryStart, StreamOptions, check_start, located
 from tidegate_spark.substreams import Values
 from tidegate_spark.windows.builder import WindowBuilder, WindowSettings
 from tidegate_spark.windows.state import StateStore
@@ -289,9 +289,8 @@ class Stream:
                 "window. Use null_event_times('late')."
             )
         chosen = replace(self.options, writer={**self.options.writer, **options})
-        start = QueryStart(
-            self.connection, self.df, self.columns, chosen, query, Checkpoint(location), replaces_substreams
-        )
+        checkpoint = Checkpoint(located(self.df.sparkSession, location))
+        start = QueryStart(self.connection, self.df, self.columns, chosen, query, checkpoint, replaces_substreams)
         running = start.start()
         if self.options.windowed is not None:
             self.frames.add(self.options.windowed.frame)

@@ -30,6 +30,7 @@ SOURCE_PARTITION = SourcePartition.SOURCE_PARTITION
 
 Pass this value only if a partition has the same meaning in every batch. Do not pass it for files, whose partitions
 depend on file sizes. For Kafka, prefer the equivalent columns ``["topic", "partition"]``, which survive a repartition.
+After a repartition, and for files, the client logs a warning, except under Spark Connect.
 """
 
 Substream = str | Sequence[str] | SourcePartition | None

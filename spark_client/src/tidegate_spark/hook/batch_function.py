@@ -18,7 +18,7 @@ Invariants:
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -41,8 +41,6 @@ from tidegate_spark.protocol.retry import RetryPolicy
 from tidegate_spark.protocol.session import DriverSession
 
 REPORT_TASKS = 4
-MAX_NAMES = 5
-"""Maximum number of substreams that a log record names."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,8 @@ class BatchFunction:
                 df.unpersist()
         answer = self.session.run(protocol.commit(opened, fold))
         after_commit(None if answer is None else answer["coalesced_watermark"])
-        self._announce_commit(self._committed(opened.batch, fold, answer, time.monotonic() - began), fold)
+        self._warn(rows, answer)
+        self._announce_commit(self._committed(opened.batch, fold, answer, time.monotonic() - began))
 
     def _classifier(self, opened: OpenBatch) -> RowClassifier:
         latest = opened.stored.latest_event_time
@@ -196,17 +195,17 @@ class BatchFunction:
 
     def _pass_on_late(self, rows: BatchRows) -> None:
         late = rows.late()
-        if late is None:
-            return
-        if self.options.late_function is not None:
+        if late is not None and self.options.late_function is not None:
             call_user(self.options.late_function, late, rows.batch)
-            return
-        self.session.log.warning(
-            "dropped %s rows of %s. To keep such rows, call late_output().",
-            ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in rows.routed_late.items()),
-            _first_names(name for row_class in rows.routed_late for name in rows.fold.substreams_with(row_class)),
-            extra={"batch": rows.batch.batch_id},
-        )
+
+    def _warn(self, rows: BatchRows, answer: Answer | None) -> None:
+        # Without a limit for future event times, the numbers of a job may be in another unit than milliseconds.
+        is_by_the_clock = self.of_timestamps or self.session.protocol.batches.max_future_skew_ms is not None
+        dropped = rows.routed_late if self.options.late_function is None else {}
+        warnings = self.session.row_warnings
+        warnings.check(rows.batch.batch_id, rows.fold, is_by_the_clock, dropped)
+        if answer is not None and is_by_the_clock:
+            warnings.check_watermark(answer["watermark"], answer["now_ms"])
 
     def _committed(self, batch: Batch, fold: Fold, answer: Answer | None, seconds: float) -> Committed:
         return Committed(
@@ -220,16 +219,9 @@ class BatchFunction:
             of_timestamps=self.of_timestamps,
         )
 
-    def _announce_commit(self, committed: Committed, fold: Fold) -> None:
+    def _announce_commit(self, committed: Committed) -> None:
         log, batch = self.session.log, committed.batch
         carried = {"batch": batch.batch_id, **committed.metrics()}
-        if committed.future:
-            log.warning(
-                "rows of %s have event times too far ahead of the clock. They move no watermark. Check the sources' "
-                "clocks and max_future_skew.",
-                _first_names(fold.substreams_with("future")),
-                extra=carried,
-            )
         log.info("%s", committed, extra=carried)
         try:
             if self.options.show_progress:
@@ -239,9 +231,3 @@ class BatchFunction:
         except Exception:
             # The batch is already committed, so a failure of the user's function must not fail it.
             log.exception("the function of on_commit() failed; the batch is committed", extra=carried)
-
-
-def _first_names(names: Iterable[str]) -> str:
-    distinct = list(dict.fromkeys(names))
-    more = len(distinct) - MAX_NAMES
-    return ", ".join(distinct[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

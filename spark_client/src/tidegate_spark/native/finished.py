@@ -85,6 +85,8 @@ class FinishedBatches:
         reported = self.session.run(self.session.protocol.report_finished())
         if reported:
             self._retry_at = math.inf
+            watermark = self.session.protocol.batches.job_watermark
+            self.session.row_warnings.check_watermark(watermark, self.session.calls.observed_ms(0.0))
         return CheckResult(moved, rows, False, reported)
 
     def _keep(self) -> bool:
@@ -158,17 +160,14 @@ class FinishedBatches:
         if documents and (acknowledged is None or acknowledged < batch_id):
             fold = Fold.merge([Fold(**document["fold"]) for document in documents])
             if fold.is_too_large():
-                self.session.log.warning(
-                    "this batch has %s substreams, too many for counts by substream; their rows are counted together. "
-                    "Choose a coarser substream.",
-                    f"{len(fold.substream):,}",
-                    extra={"batch": batch_id},
-                )
+                self.session.row_warnings.counted_together(batch_id)
             watermark_ms: int = documents[0]["watermark_ms"]
             # Zero means that Spark has no watermark yet. Spark treats a row at its watermark as late.
             pinned_watermark = None if watermark_ms <= 0 else watermark_ms + 1 if self._by_row else watermark_ms
             planned_ms = documents[0]["planned_ms"]
             self.session.run(protocol.keep_finished(batch_id, pinned_watermark, planned_ms, fold))
+            # Spark drops late rows only in its stateful operators, so the client does not know whether it did.
+            self.session.row_warnings.check(batch_id, fold, is_by_the_clock=True, dropped={})
         for names in runs.values():
             for name in names:
                 self._checkpoint.delete(f"{FOLDS}/{name}")

@@ -29,6 +29,7 @@ from tidegate_spark.columns import Columns, quoted
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.delays import needs_delays
+from tidegate_spark.logs import QueryLog
 from tidegate_spark.native.folding import Folding, check_policy, documents_of
 from tidegate_spark.native.options import NativeOptions
 from tidegate_spark.native.source import MarkerSource, NativeInput
@@ -36,6 +37,7 @@ from tidegate_spark.native.triggers import write_triggers
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.spark_settings import BATCHES_RETAINED
+from tidegate_spark.start import warn_of_partitions
 from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, version_of
 from tidegate_spark.windows.builder import RESERVED_PREFIX, check_column_names
 
@@ -121,6 +123,7 @@ class NativeStream:
             ) from None
 
     def _warn(self) -> None:
+        warn_of_partitions(QueryLog(self.connection.job, self.query), self.columns, self.df)
         config = self.connection.config or {}
         if self.frame is None and config.get("throttle", {}).get("type") == "frame":
             log.warning(

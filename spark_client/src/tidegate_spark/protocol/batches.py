@@ -67,11 +67,12 @@ class Batches:
     Attributes:
         max_future_skew_ms: Maximum distance of an event time ahead of the clock, in milliseconds: the coordinator's
             limit if known, else its default. None if there is no limit.
+        job_watermark: The latest emitted watermark that the run has received; None if it has received none.
     """
 
     def __init__(self, calls: QueryCalls, registration: QueryRegistration) -> None:
         self._calls, self._registration, self._log = calls, registration, calls.log
-        self._job_watermark: int | None = None
+        self.job_watermark: int | None = None
         self.max_future_skew_ms: int | None = registration.config.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
 
     def batch(self, batch_id: int, stored: StoredPinnedWatermark, replayed: bool) -> Batch:
@@ -79,7 +80,7 @@ class Batches:
         return Batch(
             batch_id,
             watermark=stored.pinned_watermark,
-            job_watermark=self._job_watermark,
+            job_watermark=self.job_watermark,
             job=self._calls.job,
             query=self._calls.settings.query,
             replayed=replayed,
@@ -97,7 +98,7 @@ class Batches:
         begin = partial(self._begin, batch_id, stored, complete_at, policy)
         answer: Answer = yield Locked(self._announced(begin, batch_id, policy))
         yield from self._check_order(batch_id, stored, answer)
-        self._job_watermark = answer["watermark"]
+        self.job_watermark = answer["watermark"]
         latest = answer["latest_event_time"]
         self.max_future_skew_ms = None if latest is None else latest - answer["now_ms"]
         if answer["joined"]:
@@ -212,7 +213,7 @@ class Batches:
     def commit(self, batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Answer]:
         """Commit a batch."""
         answer = yield from self._calls.commit(batch.batch_id, fold.row_counts(), fold.reported(), policy)
-        self._job_watermark = answer["watermark"]
+        self.job_watermark = answer["watermark"]
         yield Locked(self._registration.committed(answer, batch.batch_id, fold.max_event_times()))
         return answer
 

@@ -9,6 +9,9 @@
 ``state/<batch>``              the rows of that version: an Arrow file, or a directory of Parquet files
 ``native/<query>/``            the documents of one input of ``with_watermark()``
 =============================  =========================================================================
+
+On HDFS, a move onto a file deletes the file first. There, :meth:`Checkpoint.write` first moves the earlier content of
+a file to ``<file>.previous``, which counts if the file does not exist.
 """
 
 import json
@@ -26,8 +29,14 @@ from pyarrow.dataset import dataset
 
 from tidegate_spark.errors import InvalidUsage
 
-_OF_BATCH = re.compile(r"(\d+)(?:\.json)?")
+PREVIOUS = ".previous"
+"""Suffix of the earlier content of a file that is being replaced."""
+
+_OF_BATCH = re.compile(rf"(\d+)(?:\.json(?:{re.escape(PREVIOUS)})?)?")
 """File name of a batch: its number, with the suffix ``.json`` if it is a document."""
+
+_REPLACE_ATOMICALLY = frozenset({"local", "s3", "gcs", "abfs"})
+"""Arrow's file systems on which a move onto a file replaces it in one step."""
 
 FORMAT = 1
 """Format of the documents, which each document contains. Raise it when an older client would misread one."""
@@ -142,9 +151,7 @@ class Checkpoint:
 
     def has_finished(self, batch_id: int) -> bool:
         """Return whether Spark's log records a batch as finished."""
-        files, root = self._place
-        found = files.get_file_info(f"{root}/commits/{batch_id}")
-        return bool(found.type == fs.FileType.File)
+        return self._is_file(f"{self._place[1]}/commits/{batch_id}")
 
     # -- documents ------------------------------------------------------------------------------------------------
 
@@ -155,7 +162,7 @@ class Checkpoint:
             InvalidUsage: If a newer version of the client has written the document.
         """
         path = f"{self._folder}/{name}.json"
-        content = self._read(path)
+        content = self._read_whole(path)
         if content is None:
             return None
         document: dict[str, Any] = json.loads(content)
@@ -168,12 +175,13 @@ class Checkpoint:
 
     def documents(self, kind: str) -> dict[str, float]:
         """Return the names of the documents of a kind, each with the Unix time of its last write."""
-        suffix = ".json"
-        return {
-            info.base_name.removesuffix(suffix): info.mtime_ns / 1e9
-            for info in self._in(f"{self._folder}/{kind}")
-            if info.base_name.endswith(suffix)
-        }
+        suffix, found = ".json", dict[str, float]()
+        for info in self._in(f"{self._folder}/{kind}"):
+            name = info.base_name.removesuffix(PREVIOUS)
+            if name.endswith(suffix):
+                name = name.removesuffix(suffix)
+                found[name] = max(info.mtime_ns / 1e9, found.get(name, 0.0))
+        return found
 
     def write(self, name: str, document: dict[str, Any]) -> None:
         """Write or replace a document, completely or not at all."""
@@ -193,7 +201,7 @@ class Checkpoint:
 
     def read_table(self, name: str) -> pa.Table | None:
         """Return a table; None if it does not exist."""
-        content = self._read(f"{self._folder}/{name}.arrow")
+        content = self._read_whole(f"{self._folder}/{name}.arrow")
         return None if content is None else pa.ipc.open_file(content).read_all()
 
     def write_table(self, name: str, table: pa.Table) -> None:
@@ -216,7 +224,7 @@ class Checkpoint:
 
     def batches(self, kind: str) -> list[int]:
         """Return the batches that have a document of a kind, in ascending order."""
-        return sorted(self._numbered(f"{self._folder}/{kind}"))
+        return sorted(set(self._numbered(f"{self._folder}/{kind}")))
 
     def _write(self, name: str, content: bytes | pa.Buffer) -> None:
         files, root = self._place
@@ -225,12 +233,38 @@ class Checkpoint:
         partial = f"{directory}/.{last}.{uuid.uuid4()}.partial"  # several processes may write the same document
         with files.open_output_stream(partial) as file:
             file.write(content)
-        files.move(partial, f"{directory}/{last}")
+        path = f"{directory}/{last}"
+        # Without a file, keep the previous content: it counts until the move below.
+        if not self._replaces_atomically and self._is_file(path):
+            try:
+                files.move(path, path + PREVIOUS)
+            except OSError:
+                if self._is_file(path):
+                    raise  # else another process is replacing the file, too
+        files.move(partial, path)
 
     def _delete(self, name: str) -> None:
         files, root = self._place
-        with suppress(FileNotFoundError):
-            files.delete_file(f"{root}/{self._folder}/{name}")
+        path = f"{root}/{self._folder}/{name}"
+        # Delete the previous content first, or a crash would bring it back.
+        for each in (path,) if self._replaces_atomically else (path + PREVIOUS, path):
+            with suppress(FileNotFoundError):
+                files.delete_file(each)
+
+    @property
+    def _replaces_atomically(self) -> bool:
+        return self._place[0].type_name in _REPLACE_ATOMICALLY
+
+    def _is_file(self, path: str) -> bool:
+        return bool(self._place[0].get_file_info(path).type == fs.FileType.File)
+
+    def _read_whole(self, path: str) -> bytes | None:
+        """Return the content of a file that :meth:`_write` has written; None if it does not exist."""
+        # Between the first two attempts, a writer may replace the previous content by the file.
+        for attempt in (path,) if self._replaces_atomically else (path, path + PREVIOUS, path):
+            if (content := self._read(attempt)) is not None:
+                return content
+        return None
 
     def _read(self, path: str) -> bytes | None:
         files, root = self._place

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.protocol.effects import Procedure, Read, Write
 
 _NAME = "progress"
@@ -22,6 +23,8 @@ class Progress:
         max_event_times: The max event time of each substream, over all acknowledged batches.
         watermark_token: The token in the answer to the last commit.
         restoring: Whether the open batch reports the max event times again, because the coordinator has lost a commit.
+        job: The job of the query; None until it is stored.
+        renamed_from: An earlier name of the query that may still hold the watermark; None if there is none.
     """
 
     query: str
@@ -31,14 +34,27 @@ class Progress:
     max_event_times: dict[str, int] = field(default_factory=dict)
     watermark_token: str | None = None
     restoring: bool = False
+    job: str | None = None
+    renamed_from: str | None = None
 
     @classmethod
-    def load(cls, query: str) -> Procedure[Self]:
-        """Read the progress of a query."""
+    def load(cls, query: str, job: str) -> Procedure[Self]:
+        """Read the progress of a query of a job.
+
+        Raises:
+            InvalidUsage: If the progress is that of a query of another job.
+        """
         progress = cls(**((yield Read(_NAME)) or {"query": query}))
+        if progress.job not in (None, job):
+            raise InvalidUsage(
+                f"This checkpoint belongs to a query of job {progress.job!r}, not {job!r}: its watermarks and event "
+                f"times have no meaning in another job. Start the query on a new checkpoint, or connect to job "
+                f"{progress.job!r}."
+            )
         if progress.query != query:
-            # The query was renamed and its substreams handed over. The coordinator has no batches under the new name.
-            progress.query, progress.batch_id, progress.restoring = query, None, False
+            # The coordinator has no batches under the new name.
+            progress.renamed_from, progress.query = progress.query, query
+            progress.batch_id, progress.restoring = None, False
         return progress
 
     def save(self) -> Procedure[None]:

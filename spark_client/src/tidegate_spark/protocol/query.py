@@ -52,9 +52,11 @@ class QueryProtocol:
         Raises:
             CoordinatorUnavailable: If the coordinator does not answer, and the query may not start without it.
             Refused: If the coordinator refuses a call.
-            InvalidUsage: If the query's columns or windows differ from those of the previous run.
+            InvalidUsage: If the query's columns or windows differ from those of the previous run, or the checkpoint
+                belongs to another job.
         """
         if self._owns_files and (yield HasCheckpoint()):
+            yield from self.registration.progress()  # refuses the checkpoint of another job
             yield from self._check_choices()
         policy = self._on_outage.first_policy
         try:

@@ -49,7 +49,7 @@ class QueryRegistration:
     def progress(self) -> Procedure[Progress]:
         """Return the progress of the query."""
         if self._progress is None:
-            loaded = yield from Progress.load(self._settings.query)
+            loaded = yield from Progress.load(self._settings.query, self._calls.job)
             self._progress = self._progress or loaded
         return self._progress
 
@@ -93,6 +93,29 @@ class QueryRegistration:
         status = yield from self._calls.ensure_job(self._settings.connection.config, policy)
         self._keep_config(status)
         yield from self.follow(status, policy, is_before_token=True)
+        yield from self._warn_of_rename(policy)
+
+    def _warn_of_rename(self, policy: RetryPolicy) -> Procedure[None]:
+        """Warn if the query was renamed, and its earlier name still holds the watermark."""
+        progress = yield from self.progress()
+        earlier, query = progress.renamed_from, self._settings.query
+        if earlier is None:
+            return
+        query_id = (yield from self._calls.caller())["query_id"]
+        # A query of the earlier name on another checkpoint is another query.
+        if not any(
+            (known["query"], known["query_id"], known["retired"]) == (earlier, query_id, False)
+            for known in (yield from self._calls.queries(policy))
+        ):
+            progress.renamed_from = None  # the next save stores it
+            return
+        self._log.warning(
+            "this checkpoint was used under the name %r before, and the substreams of that name hold the watermark. "
+            "Hand them over: job.hand_over(%r, %r, reason=...).",
+            earlier,
+            earlier,
+            query,
+        )
 
     def _keep_config(self, status: Answer) -> None:
         self._config, self._config_version = status["config"], (status["state_epoch"], status["revision"])
@@ -125,7 +148,10 @@ class QueryRegistration:
             names = list(dict.fromkeys([*self._settings.declared, *max_event_times]))
             yield from self._calls.declare(self._settings.query, names, reason, max_event_times, policy)
             self._announced_in = answer["state_epoch"]
-        if progress.follow(answer, is_before_token) and self._owns_files and (yield HasCheckpoint()):
+        has_changed = progress.follow(answer, is_before_token)
+        if (has_changed or progress.job is None) and self._owns_files and (yield HasCheckpoint()):
+            # Store the job before the first pinned watermark: no watermark of a job may be used in another.
+            progress.job = self._calls.job
             yield from progress.save()
 
     def _forget_progress_of_others(self) -> None:

@@ -10,6 +10,7 @@ from tidegate_spark.protocol import effects
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.effects import Effect, Procedure, Result
 from tidegate_spark.protocol.query import QueryProtocol
+from tidegate_spark.protocol.row_warnings import RowWarnings
 from tidegate_spark.protocol.settings import QuerySettings
 
 FLUSH_EVERY_S = 1.0
@@ -31,6 +32,7 @@ class DriverSession:
 
     Attributes:
         is_stopped: A function that returns whether the query was stopped.
+        row_warnings: The warnings about the rows of the run.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class DriverSession:
         self.protocol = QueryProtocol(settings, self.run_id, owns_files)
         self.calls, self.log = self.protocol.calls, self.protocol.calls.log
         self.calls.waited_s, self.calls.watermark_token = waited_s, watermark_token
+        self.row_warnings = RowWarnings(self.log, settings.connection.clock)
         self._turn, self.lock = threading.Lock(), threading.RLock()
         self._closed = threading.Event()
         self.is_stopped: Callable[[], bool] = self._closed.is_set
@@ -63,6 +66,7 @@ class DriverSession:
     def close(self) -> None:
         """Stop the flusher and all waiting, because the query has ended. The next run reports the backlog."""
         self._closed.set()
+        self.row_warnings.close()
 
     # -- effects --------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,11 @@
 
 import logging
 import random
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,9 +14,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.support.streams import to_the_end
-from tidegate_spark import Job
+from tests.support.streams import rows, to_the_end
+from tidegate_spark import Committed, Job
 from tidegate_spark.hook.persisting import reason_to_persist
+from tidegate_spark.testing import FileBatches
 
 
 def parquet(spark: SparkSession, directory: Path, kind: str = "parquet") -> DataFrame:
@@ -59,6 +63,32 @@ def test_a_stream_with_steps_that_spark_cannot_repeat(spark: SparkSession, tmp_p
 def test_files_that_must_be_parsed(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Parsing text a second time takes longer than persisting the rows."""
     assert f"source {kind} again" in str(reason_to_persist(parquet(spark, tmp_path, kind)))
+
+
+def test_a_batch_is_committed_if_the_query_is_stopped_in_its_function(
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
+) -> None:
+    """Spark's `stop()` interrupts the query's thread, but lets the function finish. Its batch must not run again."""
+    source.add(*rows(("a", 100_000), ("a", 110_000)))
+    started = threading.Event()
+    committed: list[Committed] = []
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        df.count()
+        started.set()
+        context: Any = spark.sparkContext
+        thread = context._jvm.java.lang.Thread  # noqa: SLF001 - PySpark has no other way to Java
+        while not thread.currentThread().isInterrupted():
+            time.sleep(0.01)
+
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(write)
+    query = stream.persist(True).on_commit(committed.append).start(queryName="q", checkpointLocation=checkpoint)
+    assert started.wait(120)
+    query.stop()
+    assert [each.rows for each in committed] == [2]
+    assert job.status()["rows"]["on_time"] == 2
+    context: Any = spark.sparkContext
+    assert context._jsc.getPersistentRDDs().isEmpty()  # noqa: SLF001 - PySpark has no other way to Java
 
 
 def test_another_source(spark: SparkSession) -> None:

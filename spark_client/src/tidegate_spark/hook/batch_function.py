@@ -32,6 +32,7 @@ from tidegate_spark.hook.classify import HIGHEST, RowClassifier, RowRoute
 from tidegate_spark.hook.delays import DelayMeasurement, DelayOrder, needs_delays
 from tidegate_spark.hook.folding import FoldMethod, FullFold, Mode, PlainFold, on_driver, on_executors
 from tidegate_spark.hook.handlers import BatchHandler, BatchRows, UserFunction, UserFunctionError, call_user
+from tidegate_spark.hook.persisting import unpersist
 from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.coordinator import Answer
@@ -114,7 +115,7 @@ class BatchFunction:
             self._pass_on_late(rows)
         finally:
             if self.options.persist:
-                df.unpersist()
+                unpersist(df)
         answer = self.session.run(protocol.commit(opened, fold))
         after_commit(None if answer is None else answer["coalesced_watermark"])
         self._warn(rows, answer)

@@ -6,6 +6,7 @@ of a batch. If a second read is expensive, or could return other rows, the batch
 """
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -42,6 +43,17 @@ def reason_to_persist(df: DataFrame) -> str | None:
         if _FOREIGN_CODE.search(short) or not (short in _STEPS or name.startswith(f"{_CATALYST}expressions.")):
             return f"the stream has the step {short}, which may be expensive or not deterministic"
     return None
+
+
+def unpersist(df: DataFrame) -> None:
+    """Unpersist a batch, even if the query is being stopped.
+
+    Spark's ``stop()`` interrupts the query's thread in the JVM, in which the calls of this thread run. A call that
+    waits, as this one does, would then raise an error, and the batch would not be committed. The calls of another
+    thread run in another thread in the JVM.
+    """
+    with ThreadPoolExecutor(1) as other:
+        other.submit(df.unpersist).result()
 
 
 def _source(leaf: Any) -> str:

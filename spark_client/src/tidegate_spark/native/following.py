@@ -13,6 +13,9 @@ Invariants:
    towards the sources, but not past a nondeterministic column. Therefore the column that marks the markers is
    nondeterministic. The optimizer also replaces columns whose values it knows. Therefore the source of markers returns
    the null columns too.
+3. ``dropDuplicatesWithinWatermark`` forgets a key when Spark's watermark is the *delay* of ``withWatermark()`` above
+   the event time of the key's row. It is the only operator that uses the delay. Spark's watermark is the highest event
+   time of the markers minus the delay, so the event time of a marker is the watermark plus the delay.
 """
 
 import json
@@ -59,6 +62,7 @@ class NativeStream:
     checkpoint: str
     frame: Frame | None
     declared: list[str]
+    delay_ms: int
     options: NativeOptions
 
     def follow(self) -> DataFrame:
@@ -70,7 +74,7 @@ class NativeStream:
         native = self._input()
         if version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
             write_triggers(spark, self.checkpoint, self.query, documents_of(self.checkpoint, self.query))
-        markers = self._markers(native).withWatermark(quoted(event_time), "0 seconds")
+        markers = self._markers(native).withWatermark(quoted(event_time), f"{self.delay_ms} milliseconds")
         marked = markers.select("*", (F.spark_partition_id() >= 0).alias(_MARKER))
         folds = self._folds(native).select("*", F.lit(False).alias(_MARKER))
         rows = self.df.select("*", F.lit(False).alias(_MARKER))
@@ -91,6 +95,8 @@ class NativeStream:
             choices=asdict(QueryChoices.of(self.columns.event_time, self.columns.substream)),
             replaces_substreams=self.options.get("replaces_substreams", False),
             frame=None if self.frame is None else asdict(self.frame),
+            delay_ms=self.delay_ms,
+            checks_delay=self.options.get("duplicates_within") is None,
             retained=int(self.df.sparkSession.conf.get(BATCHES_RETAINED) or 1),
         )
 

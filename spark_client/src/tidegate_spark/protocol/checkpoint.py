@@ -146,6 +146,16 @@ class Checkpoint:
         found = files.get_file_info(f"{root}/commits/{batch_id}")
         return bool(found.type == fs.FileType.File)
 
+    def operators(self) -> set[str]:
+        """Return Spark's names of the stateful operators; empty before the first batch."""
+        found = set()
+        for info in self._in("state"):
+            metadata = self._read(f"state/{info.base_name}/_metadata/metadata")
+            if metadata is not None:
+                _version, operator = metadata.decode().split("\n", 1)
+                found.add(str(json.loads(operator)["operatorInfo"]["operatorName"]))
+        return found
+
     # -- documents ------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> dict[str, Any] | None:

@@ -237,6 +237,23 @@ def test_an_outer_join_of_two_inputs_waits_for_both(
     assert {row["query"] for row in job.substreams()} == {"shown", "clicked"}
 
 
+def test_a_left_semi_join_may_be_restarted_without_rows(
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
+) -> None:
+    """Spark refuses a checkpoint if the number of stateful operators depends on the rows of a batch."""
+    inputs = {"shown": FileBatches(tmp_path / "shown", source.schema), "clicked": source}
+    condition = F.expr("k_shown = k_clicked AND t_clicked BETWEEN t_shown AND t_shown + INTERVAL 5 SECONDS")
+    for number, expected in enumerate((1, 0, 1)):
+        if expected:
+            inputs["shown"].add(*rows(("a", 20 * number)))
+            inputs["clicked"].add(*rows(("a", 20 * number + 2)))
+        left, right = (
+            native(job, files.stream(spark), checkpoint, queryName=name).selectExpr(f"k k_{name}", f"t t_{name}")
+            for name, files in inputs.items()
+        )
+        assert len(to_the_end(left.join(right, condition, "left_semi"), checkpoint).all()) == expected
+
+
 def test_each_run_begins_with_a_marker_of_every_input(
     spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
 ) -> None:

@@ -13,7 +13,10 @@ Invariants:
    towards the sources, but not past a nondeterministic column. Therefore the column that marks the markers is
    nondeterministic. The optimizer also replaces columns whose values it knows. Therefore the source of markers returns
    the null columns too.
-3. ``dropDuplicatesWithinWatermark`` forgets a key when Spark's watermark is the *delay* of ``withWatermark()`` above
+3. Spark moves no operator of the user below the union. It would move a left semi join into each of the three streams,
+   and then remove the joins of streams without rows in the batch. The number of stateful operators would depend on the
+   batch, and Spark refuses a checkpoint with another number. Therefore the filter after the union is nondeterministic.
+4. ``dropDuplicatesWithinWatermark`` forgets a key when Spark's watermark is the *delay* of ``withWatermark()`` above
    the event time of the key's row. It is the only operator that uses the delay. Spark's watermark is the highest event
    time of the markers minus the delay, so the event time of a marker is the watermark plus the delay.
 """
@@ -78,8 +81,9 @@ class NativeStream:
         marked = markers.select("*", (F.spark_partition_id() >= 0).alias(_MARKER))
         folds = self._folds(native).select("*", F.lit(False).alias(_MARKER))
         rows = self.df.select("*", F.lit(False).alias(_MARKER))
-        # The filter refers to the event time so that Spark does not move it below the watermark.
-        is_row = f"NOT {_MARKER} OR {quoted(event_time)} IS NULL"
+        # The filter refers to the event time so that Spark does not move it below the watermark. The last condition is
+        # false for every row, and makes the filter nondeterministic.
+        is_row = f"NOT {_MARKER} OR {quoted(event_time)} IS NULL OR spark_partition_id() < 0"
         return marked.union(folds).union(rows).filter(is_row).drop(_MARKER)
 
     def _input(self) -> NativeInput:

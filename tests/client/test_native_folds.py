@@ -17,7 +17,8 @@ from tests.support.streams import LAG
 from tests.support.waiting import until
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
-from tidegate_spark import InvalidUsage, Job, JobDeleted, Refused, limiting_lag
+from tidegate_spark import InvalidUsage, Job, JobDeleted, Refused, limiting_lag, reported, target_completeness
+from tidegate_spark.config import JobConfig, longest_lag_ms
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import HIGHEST
 from tidegate_spark.native import finished, folding, source
@@ -181,7 +182,9 @@ def test_a_refused_batch_is_reported_later(job: Job, ended_run: EndedRun, monkey
     assert run.report(1) == CheckResult(False, False, True, True)
 
 
-def reader_of(job: Job, ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch) -> NativeReader:
+def reader_of(
+    job: Job, ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch, delay_ms: int = 0, checks_delay: bool = True
+) -> NativeReader:
     """Return the reader of a query that checks for finished batches and sends a heartbeat at each call."""
     monkeypatch.setattr(markers, "POLL_EVERY_S", 0.0)
     monkeypatch.setattr(source, "HEARTBEAT_S", 0.0)
@@ -196,6 +199,8 @@ def reader_of(job: Job, ended_run: EndedRun, monkeypatch: pytest.MonkeyPatch) ->
         (),
         None,
         None,
+        delay_ms,
+        checks_delay,
         100,
         asdict(QueryChoices.of("t", "k")),
         False,
@@ -319,6 +324,53 @@ def test_another_checkpoint_than_that_of_the_query_is_refused(
     (ended_run.directory / "metadata").unlink()
     with pytest.raises(InvalidUsage, match="but the query uses another checkpoint"):
         reader_of(job, ended_run, monkeypatch).latestOffset()
+
+
+@pytest.mark.parametrize(
+    ("config", "longest"),
+    [
+        (limiting_lag(LAG), 10_000),
+        (limiting_lag(LAG, overrides={"a*": limiting_lag(2 * LAG)}), 20_000),
+        (limiting_lag(LAG, overrides={"a*": reported()}), None),
+        (target_completeness(0.99, cold_start=LAG, ceiling=3 * LAG), 30_000),
+        (target_completeness(0.99, cold_start=LAG), None),
+    ],
+)
+def test_the_longest_lag_includes_overrides(config: JobConfig, longest: int | None) -> None:
+    """Keys of a substream with a longer lag would otherwise be forgotten while duplicates are on time."""
+    assert longest_lag_ms(config) == longest
+
+
+@pytest.mark.parametrize(
+    ("operator", "delay_ms", "checks_delay", "refused"),
+    [
+        ("dedupeWithinWatermark", 9_999, True, True),
+        ("dedupeWithinWatermark", 10_000, True, False),
+        ("dedupeWithinWatermark", 0, False, False),
+        ("dedupe", 0, True, False),
+    ],
+)
+def test_keys_that_would_be_forgotten_too_early_are_refused(
+    job: Job,
+    ended_run: EndedRun,
+    monkeypatch: pytest.MonkeyPatch,
+    operator: str,
+    delay_ms: int,
+    checks_delay: bool,
+    refused: bool,
+) -> None:
+    """The lag of the job is ten seconds. With a shorter delay, Spark would keep on-time duplicates."""
+    reader = reader_of(job, ended_run, monkeypatch, delay_ms, checks_delay)
+    reader.latestOffset()
+    metadata = ended_run.directory / "state" / "0" / "_metadata" / "metadata"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("v1\n" + json.dumps({"operatorInfo": {"operatorId": 0, "operatorName": operator}}))
+    ended_run.commit(0)
+    if refused:
+        with pytest.raises(InvalidUsage, match=r"the job has a lag of 0:00:10.*Pass duplicates_within="):
+            reader.latestOffset()
+    else:
+        reader.latestOffset()
 
 
 def test_finished_batches_without_a_commit_are_found(job: Job, ended_run: EndedRun) -> None:

@@ -204,6 +204,7 @@ def test_unsupported_native_streams_are_refused(job: Job, df: DataFrame, says: s
         ({"windows": timedelta(0)}, "windows must be 1 ms or more"),
         ({"windows": 10}, "windows must be a timedelta"),
         ({"slide": TEN}, "slide needs windows"),
+        ({"duplicates_within": 10}, "duplicates_within must be a timedelta"),
         ({"windows": TEN, "slide": 2 * TEN}, "slide must be 1 or more and at most the size"),
         ({"queryName": "a/b"}, "queryName 'a/b' must be"),
         ({"queryName": None}, r"with_watermark\(\) needs queryName"),

@@ -141,6 +141,39 @@ def test_operators_follow_the_watermark(
     assert kept <= 4, "state before 50 s must be removed"
 
 
+@pytest.mark.parametrize("source_of_the_delay", ["configuration", "option", "neither"])
+def test_duplicates_within_the_lag_are_dropped(
+    spark: SparkSession,
+    tidegate: CoordinatorProcess,
+    job_name: str,
+    source: FileBatches,
+    checkpoint: str,
+    source_of_the_delay: str,
+) -> None:
+    """The duplicate at 7 s is on time and has its first row at 0 s. Spark forgets the key after the watermark is 10 s.
+
+    A program without the configuration knows no lag, and Spark would forget the key at once.
+    """
+    job = tidegate.job(job=job_name, config=limiting_lag(LAG))
+    job.ensure_job()
+    for key, second in [("x", 0), *(("a", 15), ("b", 15), ("c", 15)), ("x", 7), *[("d", 60)] * 4, ("x", 55)]:
+        source.add(*rows((key, second)))
+    more: dict[str, Any] = {"substream": None}
+    if source_of_the_delay != "configuration":
+        job = tidegate.job(job=job_name)
+    if source_of_the_delay == "option":
+        more["duplicates_within"] = LAG
+    followed = native(job, source.stream(spark), checkpoint, **more).dropDuplicatesWithinWatermark(["k"])
+    if source_of_the_delay == "neither":
+        with pytest.raises(StreamingQueryException, match=r"Pass duplicates_within=\.\.\. to with_watermark\(\)"):
+            to_the_end(followed, checkpoint)
+        return
+    found = [(row.k, seconds(row.t)) for row in to_the_end(followed, checkpoint).all()]
+    assert found == [("x", 0), ("a", 15), ("b", 15), ("c", 15), ("d", 60), ("x", 55)]
+    assert max(watermarks(checkpoint).values()) == ms(50) - 1
+    assert job.status()["rows"]["late"] == 0
+
+
 def test_markers_never_reach_the_user(spark: SparkSession, job: Job, source: FileBatches, checkpoint: str) -> None:
     """All rows of the user arrive unchanged, with null event times and columns of all types."""
     schema = "k string, t timestamp, n int, `a b` array<struct<x: double>>, m map<string, date>, d decimal(20, 3)"
@@ -202,6 +235,23 @@ def test_an_outer_join_of_two_inputs_waits_for_both(
         ("b", 41, None),
     ]
     assert {row["query"] for row in job.substreams()} == {"shown", "clicked"}
+
+
+def test_a_left_semi_join_may_be_restarted_without_rows(
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, tmp_path: Path
+) -> None:
+    """Spark refuses a checkpoint if the number of stateful operators depends on the rows of a batch."""
+    inputs = {"shown": FileBatches(tmp_path / "shown", source.schema), "clicked": source}
+    condition = F.expr("k_shown = k_clicked AND t_clicked BETWEEN t_shown AND t_shown + INTERVAL 5 SECONDS")
+    for number, expected in enumerate((1, 0, 1)):
+        if expected:
+            inputs["shown"].add(*rows(("a", 20 * number)))
+            inputs["clicked"].add(*rows(("a", 20 * number + 2)))
+        left, right = (
+            native(job, files.stream(spark), checkpoint, queryName=name).selectExpr(f"k k_{name}", f"t t_{name}")
+            for name, files in inputs.items()
+        )
+        assert len(to_the_end(left.join(right, condition, "left_semi"), checkpoint).all()) == expected
 
 
 def test_each_run_begins_with_a_marker_of_every_input(

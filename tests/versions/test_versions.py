@@ -178,7 +178,7 @@ def test_a_session_with_the_parsers_of_table_formats_processes_late_rows(
     if not pyspark.__version__.startswith("4.1."):
         pytest.skip("needs Spark 4.1, for which both formats are built")
     job = tidegate.job()
-    settings = Settings("local[2]", tidegate.url, job.connection.job, str(tmp_path), windows=10_000, conf=EXTENSIONS)
+    settings = Settings("local[2]", tidegate.url, job.connection.job, str(tmp_path), conf=EXTENSIONS)
     source = FileBatches(tmp_path / "input", SCHEMA)
     for t in (100_000, 100, 110_000):
         source.add({"k": "a", "t": t})

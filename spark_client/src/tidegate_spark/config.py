@@ -34,6 +34,10 @@ def check_config(argument: str, config: Any) -> JobConfig:
     return config
 
 
+_LONGEST_LAG = ("lag_ms", "timestamp_lag_ms", "ceiling_ms")
+"""The setting that limits the lag of a policy. ``reported`` has none; that of ``target_completeness`` may be null."""
+
+
 class Limits(TypedDict, total=False):
     """Keyword arguments that all policies accept: throttle and limits.
 
@@ -196,6 +200,17 @@ def target_completeness(
 def reported(**limits: Unpack[Limits]) -> JobConfig:
     """Return a configuration for substreams whose watermarks a program reports. Event times move no watermark."""
     return _config({"type": "reported"}, limits)
+
+
+def longest_lag_ms(config: JobConfig) -> int | None:
+    """Return the longest lag that a configuration gives to a substream; None if a policy has no longest lag."""
+    longest = 0
+    for policy in [config.get("policy", {}), *(override["policy"] for override in config.get("overrides") or ())]:
+        lag_ms = next((policy[name] for name in _LONGEST_LAG if policy.get(name) is not None), None)
+        if lag_ms is None:
+            return None
+        longest = max(longest, lag_ms)
+    return longest
 
 
 def _policy(kind: str, **durations: timedelta) -> JobConfig:

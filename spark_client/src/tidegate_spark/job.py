@@ -15,11 +15,11 @@ from tidegate_spark.columns import Columns, check_stream
 from tidegate_spark.config import JobConfig, check_config, check_id
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
-from tidegate_spark.native.options import NativeOptions, frame_of
+from tidegate_spark.native.options import NativeOptions, delay_of, frame_of
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.retry import DEFAULT_ON_OUTAGE, OnOutage
 from tidegate_spark.protocol.transport import HttpTransport, check_key, check_url
-from tidegate_spark.start import check_start, located
+from tidegate_spark.start import check_start
 from tidegate_spark.stream import Stream
 from tidegate_spark.substreams import Substream
 from tidegate_spark.versions import check_native, check_session
@@ -104,8 +104,9 @@ class Job(JobActions):
         query, location = check_start("with_watermark", queryName, checkpointLocation)
         frame, declared = frame_of(options), names_of("declare", options.get("declare", ()))
         columns = Columns(event_time, substream)
-        checkpoint = located(df.sparkSession, location)
-        followed = NativeStream(self.connection, df, columns, query, checkpoint, frame, declared, options).follow()
+        delay_ms = delay_of(options, self.connection.config)
+        native = NativeStream(self.connection, df, columns, query, location, frame, declared, delay_ms, options)
+        followed = native.follow()
         if frame is not None:
             self.frames.add(frame)
         return followed

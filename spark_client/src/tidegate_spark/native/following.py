@@ -13,12 +13,18 @@ Invariants:
    towards the sources, but not past a nondeterministic column. Therefore the column that marks the markers is
    nondeterministic. The optimizer also replaces columns whose values it knows. Therefore the source of markers returns
    the null columns too.
+3. Spark moves no operator of the user below the union. It would move a left semi join into each of the three streams,
+   and then remove the joins of streams without rows in the batch. The number of stateful operators would depend on the
+   batch, and Spark refuses a checkpoint with another number. Therefore the filter after the union is nondeterministic.
+4. ``dropDuplicatesWithinWatermark`` forgets a key when Spark's watermark is the *delay* of ``withWatermark()`` above
+   the event time of the key's row. It is the only operator that uses the delay. Spark's watermark is the highest event
+   time of the markers minus the delay, so the event time of a marker is the watermark plus the delay.
 """
 
 import json
 import logging
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql import DataFrame
@@ -37,7 +43,7 @@ from tidegate_spark.native.triggers import write_triggers
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.spark_settings import BATCHES_RETAINED
-from tidegate_spark.start import warn_of_partitions
+from tidegate_spark.start import located, warn_of_partitions
 from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, version_of
 from tidegate_spark.windows.builder import RESERVED_PREFIX, check_column_names
 
@@ -61,23 +67,28 @@ class NativeStream:
     checkpoint: str
     frame: Frame | None
     declared: list[str]
+    delay_ms: int
     options: NativeOptions
 
     def follow(self) -> DataFrame:
         """Return the stream with the job's watermark."""
         self._check()
         self._warn()
+        return replace(self, checkpoint=located(self.df.sparkSession, self.checkpoint))._followed()
+
+    def _followed(self) -> DataFrame:
         spark, event_time = self.df.sparkSession, self.columns.event_time
         check_policy(spark.conf.get(_POLICY))
         native = self._input()
         if version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
             write_triggers(spark, self.checkpoint, self.query, documents_of(self.checkpoint, self.query))
-        markers = self._markers(native).withWatermark(quoted(event_time), "0 seconds")
+        markers = self._markers(native).withWatermark(quoted(event_time), f"{self.delay_ms} milliseconds")
         marked = markers.select("*", (F.spark_partition_id() >= 0).alias(_MARKER))
         folds = self._folds(native).select("*", F.lit(False).alias(_MARKER))
         rows = self.df.select("*", F.lit(False).alias(_MARKER))
-        # The filter refers to the event time so that Spark does not move it below the watermark.
-        is_row = f"NOT {_MARKER} OR {quoted(event_time)} IS NULL"
+        # The filter refers to the event time so that Spark does not move it below the watermark. The last condition is
+        # false for every row, and makes the filter nondeterministic.
+        is_row = f"NOT {_MARKER} OR {quoted(event_time)} IS NULL OR spark_partition_id() < 0"
         return marked.union(folds).union(rows).filter(is_row).drop(_MARKER)
 
     def _input(self) -> NativeInput:
@@ -93,6 +104,8 @@ class NativeStream:
             choices=asdict(QueryChoices.of(self.columns.event_time, self.columns.substream)),
             replaces_substreams=self.options.get("replaces_substreams", False),
             frame=None if self.frame is None else asdict(self.frame),
+            delay_ms=self.delay_ms,
+            checks_delay=self.options.get("duplicates_within") is None,
             retained=int(self.df.sparkSession.conf.get(BATCHES_RETAINED) or 1),
         )
 

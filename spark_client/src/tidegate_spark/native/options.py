@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TypedDict
 
-from tidegate_spark.config import check_keywords
+from tidegate_spark.config import JobConfig, check_keywords, longest_lag_ms, milliseconds
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
 from tidegate_spark.substreams import Values
@@ -22,6 +22,10 @@ class NativeOptions(TypedDict, total=False):
         declare: Substreams that hold the watermark from the start; see :meth:`Stream.declare`.
         rate_limited_source: See :meth:`Stream.rate_limited_source`. None for the default described there.
         replaces_substreams: See :meth:`Stream.start`.
+        duplicates_within: Span of event time for ``dropDuplicatesWithinWatermark``: it drops every on-time row whose
+            key occurs in another row at most this span earlier. Default: the longest lag in the ``config`` of
+            :func:`connect`. Required for this operator if the job's lag may be longer: without ``config``, and with
+            the policies ``reported`` and ``target_completeness`` without a ceiling.
     """
 
     windows: timedelta | None
@@ -30,6 +34,7 @@ class NativeOptions(TypedDict, total=False):
     declare: Sequence[Values]
     rate_limited_source: bool | None
     replaces_substreams: bool
+    duplicates_within: timedelta | None
 
 
 def frame_of(options: NativeOptions) -> Frame | None:
@@ -43,3 +48,15 @@ def frame_of(options: NativeOptions) -> Frame | None:
             f"{'offset' if slide is None else 'slide'} needs windows, the size of the windows; pass windows too."
         )
     return None
+
+
+def delay_of(options: NativeOptions, config: JobConfig | None) -> int:
+    """Return the delay of Spark's watermark below the highest event time of the markers, in milliseconds.
+
+    Raises:
+        InvalidUsage: If ``duplicates_within`` is invalid.
+    """
+    given = options.get("duplicates_within")
+    if given is not None:
+        return milliseconds("duplicates_within", given)
+    return (None if config is None else longest_lag_ms(config)) or 0

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from tidegate_spark.clock import SYSTEM_CLOCK
-from tidegate_spark.config import JobConfig
+from tidegate_spark.config import JobConfig, longest_lag_ms
 from tidegate_spark.errors import InvalidUsage, JobDeleted, Refused, TidegateError
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog, QueryLog
 from tidegate_spark.native.finished import CheckResult, FinishedBatches
@@ -33,6 +33,9 @@ from tidegate_spark.windows.markers import RUNS_TO_THE_END, WatermarkReader
 HEARTBEAT_S = 1.0
 PAUSE_FACTOR = 9
 """Pause after a check that finds no finished batches, as a multiple of the check's duration."""
+
+DEDUPLICATION = "dedupeWithinWatermark"
+"""Spark's name of the operator of ``dropDuplicatesWithinWatermark``, the only operator that uses the delay."""
 
 POLLS_OF_A_RUN = 2
 """Number of times that an ``availableNow`` run reads the watermark, from its last batch with rows on."""
@@ -59,6 +62,8 @@ class NativeInput:
         declared: Substreams that hold the watermark from the start.
         rate_limited: As in :meth:`Stream.rate_limited_source`.
         frame: Size, slide and offset of the windows; None if the watermark moves by milliseconds.
+        delay_ms: Delay of Spark's watermark below the highest event time of the markers.
+        checks_delay: Whether the job's lag must not be longer than the delay if an operator uses the delay.
         retained: Minimum number of batches that Spark's log retains.
         choices: The fields of :class:`QueryChoices`.
         replaces_substreams: As in :meth:`Stream.start`.
@@ -73,6 +78,8 @@ class NativeInput:
     declared: Sequence[str]
     rate_limited: bool | None
     frame: Mapping[str, int] | None
+    delay_ms: int
+    checks_delay: bool
     retained: int
     choices: Mapping[str, Any]
     replaces_substreams: bool
@@ -170,7 +177,7 @@ class NativeReader(WatermarkReader):
             watermark = super()._closed_by(state)
         elif watermark is not None:
             watermark -= 1  # Spark treats a row at its watermark as late
-        return None if watermark is None else min(watermark, _LATEST_MS)
+        return None if watermark is None else min(watermark, _LATEST_MS - self._native.delay_ms)
 
     # -- reports --------------------------------------------------------------------------------------------------
 
@@ -182,6 +189,7 @@ class NativeReader(WatermarkReader):
             self._calls = 0
             if result.batches:
                 self._check_name(session.checkpoint)
+                self._check_delay(session)
                 if session.protocol.batches.max_future_skew_ms != self._skew_ms:
                     self._write_task_settings(session)
         except JobDeleted:
@@ -206,6 +214,26 @@ class NativeReader(WatermarkReader):
             raise InvalidUsage(
                 f"Two calls of with_watermark() for this query have queryName={self._native.query!r}. Pass another "
                 "name for each further input."
+            )
+
+    def _check_delay(self, session: DriverSession) -> None:
+        """Raise InvalidUsage if an operator uses the delay, and the job's lag is longer.
+
+        Spark would then forget a key while duplicates of its row are still on time.
+        """
+        config = session.protocol.registration.config
+        if not self._native.checks_delay or not config:
+            return
+        lag_ms = longest_lag_ms(config)
+        if lag_ms is not None and lag_ms <= self._native.delay_ms:
+            return
+        if DEDUPLICATION in Checkpoint(self._native.checkpoint).operators():
+            lag = "no longest lag" if lag_ms is None else f"a lag of {timedelta(milliseconds=lag_ms)}"
+            raise InvalidUsage(
+                f"dropDuplicatesWithinWatermark() of {self._native.query!r} would keep on-time duplicates: the job has "
+                f"{lag}, and the operator keeps keys for {timedelta(milliseconds=self._native.delay_ms)}, the longest "
+                "lag in the config of connect(). Pass duplicates_within=... to with_watermark(): the longest time "
+                "between two rows that are duplicates."
             )
 
     def _send_heartbeat(self) -> None:
@@ -275,7 +303,7 @@ class NativeReader(WatermarkReader):
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Return the row of a marker."""
         assert isinstance(partition, Marker)
-        at = _EPOCH + timedelta(milliseconds=partition.watermark_ms)
+        at = _EPOCH + timedelta(milliseconds=partition.watermark_ms + self._native.delay_ms)
         event_time = self._native.choices["event_time"]
         yield tuple(at if name == event_time else None for name in self._columns)
 

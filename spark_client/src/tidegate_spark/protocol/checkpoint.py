@@ -153,6 +153,16 @@ class Checkpoint:
         """Return whether Spark's log records a batch as finished."""
         return self._is_file(f"{self._place[1]}/commits/{batch_id}")
 
+    def operators(self) -> set[str]:
+        """Return Spark's names of the stateful operators; empty before the first batch."""
+        found = set()
+        for info in self._in("state"):
+            metadata = self._read(f"state/{info.base_name}/_metadata/metadata")
+            if metadata is not None:
+                _version, operator = metadata.decode().split("\n", 1)
+                found.add(str(json.loads(operator)["operatorInfo"]["operatorName"]))
+        return found
+
     # -- documents ------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> dict[str, Any] | None:

@@ -140,7 +140,7 @@ fault-table: $(READY) ## write the table of the last make faults into docs/expla
 faults: $(READY) ## inject faults into real processes and check every answer (30 minutes; MINUTES=n, SEED=n repeats a run)
 	@$(BIN)/python -m tests.faults.suite --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
-bench: $(READY) $(if $(filter flink,$(BENCH)),$(FLINK_READY)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, tenants, postgres, waiting, overhead, native, small or flink)
+bench: $(READY) $(if $(filter flink,$(BENCH)),$(FLINK_READY)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small or flink)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## measure windows with four values of allowed lateness, over a thousand batches or more (an hour)

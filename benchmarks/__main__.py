@@ -22,6 +22,7 @@ from benchmarks import (
     reports,
     scripts,
     small_batches,
+    sweeps,
     tenants,
     waiting,
 )
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "jobs": jobs.run,
     "scripts": scripts.run,
     "tenants": tenants.run,
+    "sweeps": sweeps.run,
     "postgres": postgres.run,
     "waiting": waiting.run,
     "overhead": overhead.run,

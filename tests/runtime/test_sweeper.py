@@ -1,7 +1,8 @@
 """The sweeper: it applies timeouts, and skips jobs that time cannot change."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -21,9 +22,11 @@ from tidegate.domain.policy import (
 from tidegate.domain.state import Run
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.sweeper import Sweeper
+from tidegate.store import jobs
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
+from tidegate.store.jobs import DUE_AT_ONCE
 from tidegate.store.keyspace import SWEEPS, job_key
 
 
@@ -39,12 +42,12 @@ async def until(store: JobStore, reached: Callable[[], Awaitable[bool]]) -> None
 
 
 class DeletedInBetween(JobStore):
-    """A store in which one job is deleted right after the sweeper has listed it as due."""
+    """A store in which one job is deleted right after the sweeper has taken it."""
 
     victim = ""
 
-    async def due(self, limit: int = 1000) -> list[list[str] | RedisError]:
-        found = await super().due(limit)
+    async def due(self, by_ms: Sequence[int | RedisError]) -> list[list[str] | RedisError]:
+        found = await super().due(by_ms)
         if any(isinstance(jobs, list) and self.victim in jobs for jobs in found):
             await self.delete(self.victim)
         return found
@@ -67,6 +70,83 @@ def test_a_job_deleted_during_a_sweep_does_not_stop_the_sweep(valkey: EmbeddedVa
         return [row.state for row in rows]
 
     assert asyncio.run(sweep()) == ["idle"]
+
+
+async def by_the_clock(store: JobStore, job: str) -> None:
+    """Create a job whose watermark moves with each sweep."""
+    await store.configure(job, JobConfig(LimitingTimestampAndWallClockLag(1000, 10_000)), {}, None)
+    await store.report(job, {"a": 5})
+
+
+def test_replicas_take_different_jobs(valkey: EmbeddedValkey, job_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas add capacity. The jobs of a replica that has stopped before it swept them are taken by another."""
+    names = [f"{job_name}.{number}" for number in range(DUE_AT_ONCE + 5)]
+
+    async def run(store: JobStore) -> None:
+        for name in names:
+            await by_the_clock(store, name)
+        await asyncio.sleep(0.01)
+
+        async def taken() -> set[str]:
+            [found] = await store.due(await store.read_clock())
+            assert not isinstance(found, RedisError) and len(found) <= DUE_AT_ONCE
+            return {job for job in found if job in names}
+
+        first, second = await taken(), await taken()
+        assert first and second and not first & second
+        assert first | second == set(names)
+        assert await taken() == set()
+        monkeypatch.setattr(jobs, "LEASE_MS", 50)
+        await Sweeper(store, 50, Metrics()).sweep()
+        assert await store.sweep_due([names[0]]) == [None]
+        lost = await taken()
+        assert names[0] in lost
+        await asyncio.sleep(0.1)
+        assert lost <= await taken() | await taken()
+        for name in names:
+            await store.delete(name)
+
+    with_store(valkey, run)
+
+
+def test_replicas_together_sweep_a_job_once_per_interval(valkey: EmbeddedValkey, job_name: str) -> None:
+    """Otherwise, each further replica would sweep each job that follows the clock once more."""
+    interval_ms, seconds = 300, 1.5
+
+    async def run(store: JobStore) -> None:
+        spaced = JobStore(store.redis, sweep_interval_ms=interval_ms)
+        await by_the_clock(spaced, job_name)
+        before = (await spaced.reads.status(job_name)).summary.emissions
+        began = time.monotonic()
+        while time.monotonic() < began + seconds:
+            await asyncio.gather(*(Sweeper(spaced, interval_ms, Metrics()).sweep() for _ in range(3)))
+            await asyncio.sleep(0.01)
+        elapsed_ms = 1000 * (time.monotonic() - began)
+        swept = (await spaced.reads.status(job_name)).summary.emissions - before
+        assert 1 <= swept <= elapsed_ms // interval_ms + 1
+        await spaced.delete(job_name)
+
+    with_store(valkey, run)
+
+
+def test_jobs_that_cannot_be_swept_do_not_keep_others_waiting(valkey: EmbeddedValkey, job_name: str) -> None:
+    """However many there are, and although they have been due for longer."""
+
+    async def run(store: JobStore) -> None:
+        damaged = [f"{job_name}.{number}" for number in range(2 * DUE_AT_ONCE)]
+        await store.redis.zadd(SWEEPS, {name: number for number, name in enumerate(damaged)})
+        await store.redis.mset({job_key(name): "of another program" for name in damaged})
+        await by_the_clock(store, job_name)
+        before = (await store.reads.status(job_name)).state.watermark
+        await asyncio.sleep(0.02)
+        await Sweeper(store, 50, Metrics()).sweep()
+        after = (await store.reads.status(job_name)).state.watermark
+        assert before is not None and after is not None and after > before
+        await store.delete(job_name)
+        await store.redis.zrem(SWEEPS, *damaged)
+        await store.redis.delete(*map(job_key, damaged))
+
+    with_store(valkey, run)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +244,7 @@ def test_a_clock_that_jumps_ahead_is_refused(valkey: EmbeddedValkey, job_name: s
             lambda: guarded.report(job_name, {"a": 5}),
             lambda: guarded.sweep(job_name),
             lambda: guarded.configure(f"{job_name}.2", JobConfig(LimitingLag(0)), {}, None),
-            lambda: guarded.due(),
+            lambda: guarded.read_clock(),
         ):
             with pytest.raises(ClockJumped):
                 await command()

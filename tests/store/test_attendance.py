@@ -16,7 +16,7 @@ from tidegate.store.keyspace import ATTENDANCE
 
 UNATTENDED_AFTER_MS = 300
 LIMIT_MS, OUTAGE_S = 1000, 1.5
-"""The outage is longer than the limits, and much shorter than the interval at which jobs are swept in any case."""
+"""The outage is longer than the limits."""
 RUN = Run("q", "c", "r")
 
 
@@ -105,10 +105,10 @@ def test_a_coordinator_without_calls_attends_the_jobs(driver: Driver, store: Job
         return int(await store.redis.hget(ATTENDANCE, "until") or 0)
 
     async def check() -> None:
-        await store.due()
+        await store.due(await store.read_clock())
         before = await attended()
         await asyncio.sleep(0.3)
-        await store.due()
+        await store.due(await store.read_clock())
         assert await attended() >= before + 300
 
     driver(check())

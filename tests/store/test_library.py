@@ -25,7 +25,7 @@ LUA_ONLY = {
 }
 """Parts without a module of the same name in ``domain``. The policies are in the package ``domain/policy``."""
 LUA_COMMANDS = {
-    *("attend", "confirm", "resume", "put", "staged", "delete", "watch", "explain"),
+    *("confirm", "due", "resume", "put", "staged", "delete", "watch", "explain"),
     *("completeness", "late", "history", "timeline", "distribution"),
 }
 """Commands of the store only. A job in Python is deleted with its object and read directly."""

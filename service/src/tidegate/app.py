@@ -187,6 +187,7 @@ async def _lifespan(app: FastAPI, replica: _Replica) -> AsyncIterator[None]:
         Capacity(settings.max_jobs, settings.max_substreams),
         _around_commands(metrics, replica.traces),
         replica.clock,
+        settings.sweep_interval_ms,
     )
     await _read_clock(store)
     wakeups = WakeUps(store, settings.max_waiting, settings.max_wait_s)

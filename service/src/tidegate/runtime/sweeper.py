@@ -1,7 +1,8 @@
 """A task that evaluates jobs whose state can change without a call, for example by an idle timeout.
 
-The functions in Redis keep a list of the jobs that are due. The sweeper reads no other jobs. Every replica sweeps. A
-sweep is one atomic and idempotent function call, so replicas need no coordination.
+The functions in Redis keep a list of the jobs that are due. The sweeper reads no other jobs. Every replica sweeps, and
+takes jobs that the others have not taken. A sweep is one atomic and idempotent function call, so it does no harm if two
+replicas sweep a job because the first was slow.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 from tidegate.domain.errors import ClockJumped, JobDeleted, JobNotFound, StateDamaged, StateTooNew
 from tidegate.runtime.metrics import Metrics
 from tidegate.store.connection import is_failed_function
-from tidegate.store.jobs import JobStore
+from tidegate.store.jobs import DUE_AT_ONCE, JobStore
 
 log = logging.getLogger(__name__)
 
@@ -50,33 +51,37 @@ class Sweeper:
             await asyncio.sleep(self._interval_s)
 
     async def sweep(self) -> None:
-        """Sweep every job that is due now. A bucket that fails does not delay the other buckets.
+        """Sweep every job that is due now and that no other replica takes. A bucket that fails does not delay others.
 
         Raises:
             RedisError, ClockJumped: The first failure, after the sweep of the other buckets.
         """
-        swept = await asyncio.gather(*map(self._sweep_bucket, await self._store.due()), return_exceptions=True)
-        for failure in swept:
-            if failure is not None:
-                raise failure
+        now_ms = await self._store.read_clock()
+        remain = True
+        while remain:
+            taken = await self._store.due(now_ms)
+            swept = await asyncio.gather(*map(self._sweep_jobs, taken), return_exceptions=True)
+            for failure in swept:
+                if failure is not None:
+                    raise failure
+            remain = any(not isinstance(jobs, RedisError) and len(jobs) == DUE_AT_ONCE for jobs in taken)
 
-    async def _sweep_bucket(self, jobs: list[str] | RedisError) -> None:
+    async def _sweep_jobs(self, jobs: list[str] | RedisError) -> None:
         if isinstance(jobs, RedisError):
             raise jobs
-        for job in jobs:
-            try:
-                await self._store.sweep_due(job)
-            except (JobNotFound, JobDeleted):  # the job was deleted after the list was read
-                self._unswept.pop(job, None)
-            except (StateDamaged, StateTooNew) as error:  # a newer coordinator sweeps a job that is too new
-                self._log_once(job, error)
-            except ResponseError as error:
-                if not is_failed_function(error):
-                    raise
-                # One broken job must not stop the sweeps of the other jobs.
-                self._log_once(job, error)
-            else:
-                self._unswept.pop(job, None)
+        if not jobs:
+            return
+        for job, error in zip(jobs, await self._store.sweep_due(jobs), strict=True):
+            match error:
+                case None | JobNotFound() | JobDeleted():  # the job was deleted after it was taken
+                    self._unswept.pop(job, None)
+                case StateDamaged() | StateTooNew():  # a newer coordinator sweeps a job that is too new
+                    self._log_once(job, error)
+                case ResponseError() if is_failed_function(error):
+                    # One broken job must not stop the sweeps of the other jobs.
+                    self._log_once(job, error)
+                case _:
+                    raise error
 
     def _log_once(self, job: str, error: Exception) -> None:
         if self._unswept.get(job) != str(error):

@@ -7,7 +7,7 @@ call of a job that another command is changing in steps first runs the remaining
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context
 from functools import partial
@@ -39,7 +39,8 @@ class StepsLost(RedisError):
 class Functions:
     """The functions of a store, called by the names of their commands.
 
-    ``unattended_after_ms``: see :class:`~tidegate.domain.state.JobState`. ``guard`` rejects times of a Redis clock that
+    ``unattended_after_ms``: see :class:`~tidegate.domain.state.JobState`. ``sweep_interval_ms`` is the shortest time
+    between two sweeps of a job. ``guard`` rejects times of a Redis clock that
     jumped ahead. ``around`` is called with the name of each command, and returns the context in which the command runs.
     ``clock`` replaces the time of Redis in tests and returns Unix milliseconds.
     """
@@ -51,9 +52,10 @@ class Functions:
         guard: ClockGuard | None,
         around: AroundCommand,
         clock: Callable[[], int] | None,
+        sweep_interval_ms: int = 0,
     ) -> None:
         self.servers, self.around, self.clock = servers, around, clock
-        self.unattended_after_ms, self.guard = unattended_after_ms, guard
+        self.unattended_after_ms, self.sweep_interval_ms, self.guard = unattended_after_ms, sweep_interval_ms, guard
         self._stepping: dict[tuple[str, str], asyncio.Task[Reply]] = {}
 
     async def run(
@@ -217,11 +219,16 @@ class Functions:
                 await self._wait_for_steps(job, replies[0]["steps"])
 
     async def run_for_each(self, name: str, command: str, jobs: Collection[str]) -> list[Any]:
-        """Run a command without arguments for each job; return the replies, and errors in place of failed replies."""
+        """Run a command without arguments for each job; return the replies, and errors in place of failed replies.
+
+        Only reads wait for replicas.
+        """
         argument = self._argument(command, None, {})
         calls = [(self.servers.keys.of_call(job), self._call(command, job, argument)) for job in jobs]
         with self.around(name):
-            return await self.servers.read_each(calls)
+            if command in READS:
+                return await self.servers.read_each(calls)
+            return await self.servers.each([(keys[0], words) for keys, words in calls], patience_s=0)
 
     def _argument(self, command: str, now_ms: int | None, arguments: Mapping[str, Any]) -> bytes:
         """Return the arguments of a command as MessagePack, without those that are None."""
@@ -231,9 +238,9 @@ class Functions:
             **arguments,
             "now_ms": now_ms,
             "latest_now_ms": None if self.guard is None else self.guard.latest_ms(),
-            # A read changes nothing, so it must not record an outage.
-            "unattended_after_ms": None if command in READS else self.unattended_after_ms,
         }
+        if command not in READS:  # a read changes nothing, so it must not record an outage
+            given |= {"unattended_after_ms": self.unattended_after_ms, "sweep_interval_ms": self.sweep_interval_ms}
         return msgpack.encode({name: value for name, value in given.items() if value is not None})
 
     def _call(self, command: str, job: str, *arguments: str | bytes) -> Words:
@@ -251,13 +258,25 @@ class Functions:
             of_call or of_write for of_call, of_write in zip(failed[: len(calls)], failed[len(calls) :], strict=True)
         ]
 
-    async def attend(self) -> None:
-        """Record that a coordinator serves all jobs. A server that fails records nothing, so this time is an outage."""
-        argument = self._argument("attend", None, {})
-        await self.servers.each(
-            [(bucket.sweeps, _call("attend", bucket.of_no_job, argument)) for bucket in self.servers.keys.buckets],
-            patience_s=0,
-        )
+    async def due(self, by_ms: Sequence[int | RedisError], limit: int, lease_ms: int) -> list[list[str] | RedisError]:
+        """Record that a coordinator serves the jobs of each bucket, and take its due jobs, earliest first.
+
+        A server that fails records nothing, so this time is an outage of its jobs.
+
+        Args:
+            by_ms: For each bucket, the processing time until which jobs are due, or the error of its server.
+            limit: Maximum number of jobs of a bucket.
+            lease_ms: Time in milliseconds after which a taken job is due again, if it is not swept.
+        """
+        calls = [
+            (bucket.sweeps, _call("due", bucket.of_no_job, self._argument("due", None, arguments)))
+            for bucket, by in zip(self.servers.keys.buckets, by_ms, strict=True)
+            if isinstance(by, int)
+            for arguments in [{"by_ms": by, "limit": limit, "lease_ms": lease_ms}]
+        ]
+        answers = await self.servers.each(calls, patience_s=0)
+        taken = [answer if isinstance(answer, RedisError) else reply_of(answer)["jobs"] for answer in answers]
+        return [*taken, *(error for error in by_ms if isinstance(error, RedisError))]
 
     async def times_ms(self) -> list[int | RedisError]:
         """Return the processing time of the server of each bucket, or its error."""

@@ -6,7 +6,7 @@ state of a job, so any number of replicas can serve the job.
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from tidegate.domain.batches import PINNED_WATERMARKS_KEPT
 from tidegate.domain.commands.begin import DEFAULTS, BeginOptions
 from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import DomainError
 from tidegate.domain.journal import NO_AUDIT, AuditInfo
 from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
 from tidegate.domain.state import ANY_VERSION, ConfigVersion, Run, TokenClaim
@@ -24,7 +25,7 @@ from tidegate.store.actions import JobActions
 from tidegate.store.capacity import Capacity, JobQuota
 from tidegate.store.clock import ClockGuard
 from tidegate.store.compiled import compile_config
-from tidegate.store.functions import AroundCommand, Functions, unobserved
+from tidegate.store.functions import AroundCommand, Functions, record, reply_of, unobserved
 from tidegate.store.keyspace import TOMBSTONES_KEPT
 from tidegate.store.merging import Merging, Report
 from tidegate.store.pieces import Pieces
@@ -33,6 +34,10 @@ from tidegate.store.servers import OneServer, Servers, raise_first
 from tidegate.store.states import ServerState, server_states
 from tidegate.store.views import Configured, Watched
 
+DUE_AT_ONCE = 50
+"""Maximum number of jobs of a bucket that a coordinator takes at once to sweep them."""
+LEASE_MS = 2000
+"""Time in milliseconds after which another coordinator takes a job. It is longer than the sweep of all jobs taken."""
 MAX_SWEEPS = 100
 """Maximum number of sweeps of one job in a row. The other due jobs wait for them."""
 
@@ -55,10 +60,11 @@ class JobStore:
         capacity: Capacity | None = None,
         around: AroundCommand = unobserved,
         clock: Callable[[], int] | None = None,
+        sweep_interval_ms: int = 0,
     ) -> None:
         self.servers = OneServer(servers) if isinstance(servers, Redis) else servers
         self.capacity = capacity or Capacity()
-        self._functions = Functions(self.servers, unattended_after_ms, guard, around, clock)
+        self._functions = Functions(self.servers, unattended_after_ms, guard, around, clock, sweep_interval_ms)
         self._merging = Merging(self._functions)
         self.reads, self.actions = JobReads(self._functions), JobActions(self._functions, self.capacity)
 
@@ -230,37 +236,50 @@ class JobStore:
         """Return the watermark of a job after a sweep. A read of an empty job records nothing."""
         return replies.watermark_state(await self._functions.run("sweep", job, now_ms, is_read=True))
 
-    async def sweep_due(self, job: str) -> None:
-        """Evaluate a job because time has passed, without waiting for replicas.
+    async def sweep_due(self, jobs: Sequence[str]) -> list[Exception | None]:
+        """Evaluate jobs because time has passed, in one round trip, and return the error of each job.
 
-        If no replica answers, each sweep would otherwise take the whole timeout, and the other due jobs would wait.
+        The sweeps do not wait for replicas. If no replica answered, each would otherwise take the whole timeout.
+        """
+        replies = await self._functions.run_for_each("sweeps", "sweep", jobs)
+        return [await self._swept(job, reply) for job, reply in zip(jobs, replies, strict=True)]
+
+    async def _swept(self, job: str, reply: Any) -> Exception | None:
+        """Sweep a job again until no change is due; return its error.
+
         A sweep applies a bounded number of changes, so a job with more changes is swept several times.
         """
-        for _ in range(MAX_SWEEPS):
-            if not (await self._functions.run_unconfirmed("sweep", job)).get("unfinished"):
-                return
+        try:
+            if isinstance(reply, Exception):
+                raise reply
+            found = record(reply)
+            for _ in range(MAX_SWEEPS):
+                if "steps" not in found and not reply_of(found).get("unfinished"):
+                    break
+                found = await self._functions.run_unconfirmed("sweep", job)
+        except (DomainError, RedisError) as error:
+            return error
+        return None
 
     async def watch(self, job: str, known: str | None, limit: int, now_ms: int | None = None) -> Watched:
         """Sweep a job, and return at most ``limit`` records after the record with the id ``known``."""
         return Watched.of(await self._functions.run("watch", job, now_ms, after=known, limit=limit))
 
-    async def due(self, limit: int = 1000) -> list[list[str] | RedisError]:
-        """Return the jobs of each bucket whose next sweep is due, earliest first, or the error of its server.
+    async def due(self, by_ms: Sequence[int | RedisError]) -> list[list[str] | RedisError]:
+        """Take at most ``DUE_AT_ONCE`` jobs of each bucket whose sweep is due, earliest first.
+
+        Other coordinators do not get the jobs, unless this one does not sweep them within ``LEASE_MS``.
+
+        Args:
+            by_ms: The answer of :meth:`read_clock`, by which jobs are due.
+
+        Returns:
+            The jobs of each bucket, or the error of its server.
 
         Raises:
-            ClockJumped: If the clocks of all servers jumped. The functions refuse the time of a single server.
+            ClockJumped: If the clock of a server has jumped since.
         """
-        times_ms = await self.read_clock()
-        await self._functions.attend()
-        buckets = zip(self.servers.keys.buckets, times_ms, strict=True)
-        reads = [
-            (bucket.sweeps, ("ZRANGE", bucket.sweeps, "-inf", str(time_ms), "BYSCORE", "LIMIT", 0, limit))
-            for bucket, time_ms in buckets
-            if isinstance(time_ms, int)
-        ]
-        found = await self.servers.each(reads, patience_s=0)
-        due = [jobs if isinstance(jobs, RedisError) else [str(job) for job in jobs] for jobs in found]
-        return [*due, *(error for error in times_ms if isinstance(error, RedisError))]
+        return await self._functions.due(by_ms, DUE_AT_ONCE, LEASE_MS)
 
     async def read_clock(self) -> list[int | RedisError]:
         """Return the time of the server of each bucket, or its error, and let the guard accept the earliest time.

@@ -50,9 +50,6 @@ SECRET = PREFIX + "secret"
 """MAC key of the watermark tokens, if no secret is configured."""
 SWEEPS = PREFIX + "sweeps"
 """Sorted set of the jobs that may change without new data. The score is the time of the next sweep."""
-TOUCH_MS = 5000
-"""Maximum interval between sweeps of a job that may change without new data. Older versions take a longer gap for an
-outage."""
 WAKE = PREFIX + "wake:"
 """Prefix of the channels that announce new records of a job."""
 

@@ -17,7 +17,7 @@ from importlib.resources.abc import Traversable
 from tidegate.domain import batches, journal, ledger, sketch, timeline
 from tidegate.domain.config import LIMITS, POLICY_LIMITS
 from tidegate.domain.policy import target_completeness
-from tidegate.store.keyspace import SCHEMA, SCHEMA_IN_STEPS, TOMBSTONE_KEPT_MS, TOUCH_MS, lua_keys
+from tidegate.store.keyspace import SCHEMA, SCHEMA_IN_STEPS, TOMBSTONE_KEPT_MS, lua_keys
 
 READS = ("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution", "staged")
 PREFIX = "tidegate_"
@@ -64,9 +64,9 @@ PIECE = 500
 """Maximum number of entries of a piece. Each piece takes a function call, and other clients wait for it."""
 PIECES_KEPT_MS = 600_000
 """Time for which the pieces of a command stay, if the coordinator stops before it sends the command."""
-# A server that is full still runs reads and deletes, and the remaining steps of commands that have begun.
+# A server that is full still runs reads and deletes, records that coordinators run, and ends commands in steps.
 FLAGS = dict.fromkeys((*READS, READS_TOGETHER), "'no-writes'")
-FLAGS |= dict.fromkeys(("confirm", "delete", "resume"), "'allow-oom'")
+FLAGS |= dict.fromkeys(("confirm", "delete", "due", "resume"), "'allow-oom'")
 CONSTANTS = {
     "SCHEMA": SCHEMA,
     "SCHEMA_IN_STEPS": SCHEMA_IN_STEPS,
@@ -81,7 +81,6 @@ CONSTANTS = {
     "HOURS_KEPT": ledger.HOURS_KEPT,
     "ENTRIES_KEPT": ledger.ENTRIES_KEPT,
     "PINNED_WATERMARKS_KEPT": batches.PINNED_WATERMARKS_KEPT,
-    "TOUCH_MS": TOUCH_MS,
     "TOMBSTONE_KEPT_MS": TOMBSTONE_KEPT_MS,
     "SAMPLE_INTERVALS_MS": tuple(timeline.SAMPLES_KEPT),
     "SAMPLES_KEPT": tuple(timeline.SAMPLES_KEPT.values()),

@@ -55,8 +55,8 @@ function schedule.sweep_now()
   job.scheduled = job.now
 end
 
--- Schedule the next sweep. A job with a next change is swept at least every TOUCH_MS, so that a longer gap shows an
--- outage.
+-- Schedule the next sweep, at least args.sweep_interval_ms after this command. Otherwise, each coordinator would sweep a job
+-- that follows the clock once per interval.
 function schedule.update()
   job.next_change = schedule.next_change()
   if args.now_ms then return end
@@ -65,7 +65,7 @@ function schedule.update()
     job.scheduled = nil
     return
   end
-  local due = math.min(math.max(job.next_change + job.unattended, job.now), job.now + constants.TOUCH_MS)
+  local due = math.max(job.next_change + job.unattended, job.now + (args.sweep_interval_ms or 0))
   if not job.scheduled or due < job.scheduled or job.scheduled <= job.now then
     redis.call('ZADD', key.sweeps, due, key.name)
     job.scheduled = due

@@ -215,6 +215,68 @@ def test_watermarks_of_another_engine_are_restored(http: httpx.Client, make_job:
     assert post(http, f"{path}:restore", 404, substreams=["c"], watermarks=[10])["code"] == "substream_not_found"
 
 
+def calls_with_times(http: httpx.Client, path: str, at: int, **force: bool) -> dict[str, httpx.Response]:
+    """Return the answers of all calls that take a time from a person, by the name of the time."""
+    reason = {"reason": "a mistake"}
+    return {
+        "at_least": http.get(f"{path}/watermark", params={"at_least": at, "timeout_s": 0, **force}),
+        "watermarks": http.post(f"{path}:restore", json={"substreams": ["a"], "watermarks": [at], **reason, **force}),
+        "at_most": http.post(f"{path}/holds", json={"at_most": at, "hold": "h", "duration_ms": 1, **reason, **force}),
+        "up_to": http.post(f"{path}:complete", json={"up_to": at, **reason, **force}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("at", "hint"),
+    [
+        (1_357_552_800, "1357552800 looks like Unix seconds; write 1357552800000, in milliseconds."),
+        (1_357_552_800_000_000, "1357552800000000 looks like Unix microseconds; write 1357552800000, in milliseconds."),
+        (20_130_107, "20130107 looks like a date; write 2013-01-07, or Unix milliseconds."),
+    ],
+)
+def test_a_time_in_another_unit_is_refused_until_the_caller_insists(
+    http: httpx.Client, make_job: Make, at: int, hint: str
+) -> None:
+    """Microseconds would move the watermark by thousands of years, which only a reset undoes. A wait for seconds would
+    end at once.
+    """
+    path = make_job()
+    report(http, path, a=1_357_552_000_000)
+    for field, answer in calls_with_times(http, path, at).items():
+        problem = answer.json()
+        assert (answer.status_code, problem["code"], problem["field"]) == (422, "invalid_request", field)
+        assert problem["detail"] == f"{field}: {hint} To use {field} as it is, insist with force."
+    assert http.get(path).json()["watermark"] == 1_357_552_000_000 - 10
+    assert not http.get(path).json()["holds"]
+    for field, answer in calls_with_times(http, path, at, force=True).items():
+        assert answer.status_code in (200, 409), (field, answer.text)  # the hold can still be in force
+
+
+def test_old_and_small_times_are_accepted(http: httpx.Client, make_job: Make) -> None:
+    """Old data is replayed, and tests use small numbers."""
+    path = make_job()
+    for time in (-1, 0, 5, 100_000, 100_000_000_000, 1_357_552_800_000, 20_131_307):
+        assert http.get(f"{path}/watermark", params={"at_least": time, "timeout_s": 0}).status_code == 200
+
+
+def test_a_job_in_another_unit_accepts_its_times(http: httpx.Client, make_job: Make) -> None:
+    """Without max_future_skew_ms, event times can be seconds."""
+    path = make_job(max_future_skew_ms=None)
+    report(http, path, a=1_357_552_000)
+    for field, answer in calls_with_times(http, path, 1_357_552_800).items():
+        assert answer.status_code in (200, 409), (field, answer.text)
+
+
+def test_a_doubtful_watermark_is_found_in_a_large_request(http: httpx.Client, make_job: Make) -> None:
+    """Another process reads large bodies, and passes on no columns."""
+    path = make_job()
+    names = [f"{number:0>90}" for number in range(500)]
+    times = [1_357_552_800_000] * len(names)
+    mistaken = [*times[:-1], 1_357_552_800]
+    assert post(http, f"{path}:restore", 422, substreams=names, watermarks=mistaken)["field"] == "watermarks"
+    assert post(http, f"{path}:restore", 404, substreams=names, watermarks=times)["code"] == "substream_not_found"
+
+
 def test_an_expected_query_holds_until_it_reports(http: httpx.Client, make_job: Make) -> None:
     """The watermark stays unset until every expected query has reported."""
     path = make_job(expected_queries=["q", "late"])

@@ -122,6 +122,20 @@ def test_wait_exits_with_a_status(run: Run, http: httpx.Client, flights: str) ->
     later.join()
 
 
+def test_a_time_in_seconds_is_refused_without_force(run: Run, flights: str) -> None:
+    """`date +%s` prints seconds. A wait for them would end at once for every current job."""
+    seconds = str(BASE // 1000)
+    for command in (
+        ("wait", flights, "--timeout", "0s", "--at-least", seconds),
+        ("restore", flights, "HNL", "--query", "", "--reason", "x", "--watermarks", seconds),
+        ("hold", flights, "--reason", "x", "--at-most", seconds),
+        ("complete", flights, "--reason", "x", "--up-to", seconds),
+    ):
+        refusal = run(*command, status=1).stderr
+        assert f"{seconds} looks like Unix seconds; write {BASE}, in milliseconds" in refusal, refusal
+    assert "held by" in run("wait", flights, "--timeout", "0s", "--at-least", seconds, "--force", status=3).stdout
+
+
 def test_wait_outlives_a_restart(tmp_path: Path) -> None:
     """The command is in scripts that run for hours. `watch --json` ends with the job, as `watch` does."""
     process = CoordinatorProcess(tmp_path / "data")

@@ -1,6 +1,8 @@
 """The methods of a job that read and change it, against a coordinator."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from threading import Timer
 from typing import Any
@@ -72,6 +74,26 @@ def test_watermarks_are_restored(job: Job) -> None:
     job.restore("q", [("HNL", 1), ("HNL", 2)], [AT + timedelta(microseconds=1999), 5], "moved")
     assert {row["substream"]: row["watermark"] for row in job.substreams()} == {"HNL/1": BASE + 1, "HNL/2": 5}
     assert actions(job)[-1] == ("restore", "moved")
+
+
+def test_a_time_in_another_unit_is_refused_without_force(job: Job) -> None:
+    """Microseconds in place of milliseconds would move the watermark by thousands of years."""
+    job.ensure_job()
+    job.declare("", ["a"])
+    micros = 1000 * BASE
+    calls: list[Callable[..., object]] = [
+        partial(job.wait, micros, timedelta(0)),
+        partial(job.restore, "", ["a"], [micros]),
+        partial(job.hold, micros, "audit", duration=timedelta(milliseconds=1)),
+        partial(job.complete, up_to=micros),
+    ]
+    for call in calls:
+        with pytest.raises(Refused, match=f"write {BASE}, in milliseconds.*insist with force"):
+            call()
+    assert calls[0](force=True) is False
+    calls[1](force=True)
+    assert calls[0](force=True) is True
+    assert isinstance(calls[2](force=True), str)
 
 
 def test_queries_are_handed_over_and_retired(job: Job) -> None:

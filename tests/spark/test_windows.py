@@ -40,6 +40,30 @@ def test_a_window_is_emitted_once_when_it_closes(
     assert job.status()["rows"]["late"] == 1
 
 
+@pytest.mark.parametrize(("slide", "order"), [(10 * SECOND, "batch"), (5 * SECOND, "row")])
+def test_event_times_out_of_range_do_not_stop_a_query_with_windows(
+    spark: SparkSession, job: Job, source: FileBatches, checkpoint: str, slide: int, order: Any
+) -> None:
+    """The lowest number often stands for "none". A query whose arithmetic it overflows would fail at every restart.
+
+    The rows are late, also before the job has a watermark, and have neither a window nor a delay.
+    """
+    low, high = [("a", -(2**63)), ("a", -(2**53))], [("a", 2**53), ("a", 2**63 - 1)]
+    source.add(*rows(*low, *high, ("a", 1000), ("a", -(2**53) + 1)))
+    source.add(*rows(*low, ("a", 25_000), ("a", 24_000)))
+    results = Results()
+    to_the_end(tens(job, source, spark, results, slide=slide).measure_delays(order), checkpoint)
+    assert results.late == {0: sorted([*low, *high], key=str), 1: sorted(low, key=str)}
+    assert (results.count("on_time"), results.count("late"), results.count("future")) == (4, 4, 2)
+    # The watermark is 15 s at the end. The lowest exact number has its windows, which begin below it.
+    tables = results.table()
+    assert {row["rows"] for row in tables.values()} == {1}
+    assert sorted(start for start, _ in tables if start >= 0) == [0]
+    lowest = [start for start, _ in tables if start < -SECOND * 10]
+    assert len(lowest) == 10 * SECOND // slide and all(start <= -(2**53) + 1 < start + 10 * SECOND for start in lowest)
+    assert job.status()["max_event_time"] == 25_000
+
+
 def expected(
     batches: list[list[tuple[str, int]]], results: Results, size: int, slide: int, offset: int, lateness: int
 ) -> tuple[dict[int, list[Any]], dict[str, int]]:

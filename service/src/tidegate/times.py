@@ -16,6 +16,12 @@ ROUND_MS: tuple[int, ...] = (
 )
 """Round durations in milliseconds, ascending: steps of axes, and widths of bins."""
 
+SECONDS, MICROSECONDS = range(1_000_000_000, 4_102_444_800), range(10**14, 2**53)
+"""Numbers that are Unix seconds from 2001 to 2099, or Unix microseconds from 1973 on, rather than Unix milliseconds.
+
+As milliseconds, they are times in January or February 1970, or after the year 5138.
+"""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PRINTED_UNITS_S = (("y", 31_536_000), ("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -42,6 +48,19 @@ def parse_time(text: str, round_up: bool = False) -> int:
         parsed = parsed.replace(tzinfo=UTC)
     whole, rest = divmod(parsed - _EPOCH, timedelta(milliseconds=1))
     return whole + (round_up and bool(rest))
+
+
+def doubt_about(at_ms: int) -> str | None:
+    """Return why a number is unlikely to be a time in Unix milliseconds, and what to write; None if it is likely.
+
+    A time long ago is likely, because old data is replayed.
+    """
+    if at_ms in SECONDS:
+        return f"{at_ms} looks like Unix seconds; write {at_ms * MS}, in milliseconds"
+    if at_ms in MICROSECONDS:
+        return f"{at_ms} looks like Unix microseconds; write {at_ms // MS}, in milliseconds"
+    day = re.fullmatch("((?:19|20)[0-9]{2})(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])", str(at_ms))
+    return None if day is None else f"{at_ms} looks like a date; write {'-'.join(day.groups())}, or Unix milliseconds"
 
 
 def parse_duration_s(text: str) -> float:

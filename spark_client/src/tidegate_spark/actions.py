@@ -76,7 +76,12 @@ class JobActions(JobReads):
         self._act("/substreams:evict", query=query, substreams=names_of("evict", substreams), reason=reason)
 
     def restore(
-        self, query: str, substreams: Sequence[Values], watermarks: Sequence[datetime | int], reason: str = ""
+        self,
+        query: str,
+        substreams: Sequence[Values],
+        watermarks: Sequence[datetime | int],
+        reason: str = "",
+        force: bool = False,
     ) -> None:
         """Set the watermarks of substreams to values from another system.
 
@@ -88,11 +93,12 @@ class JobActions(JobReads):
             watermarks: Watermark of each substream: a datetime with a time zone, or a number in the unit of the event
                 times.
             reason: Text that the coordinator records with the action.
+            force: Whether to accept numbers that look like seconds or microseconds in place of milliseconds.
         """
         check_list("restore", "watermarks", watermarks)
         numbers = [time_number("watermarks", watermark) for watermark in watermarks]
         names = names_of("restore", substreams)
-        self._act(":restore", query=query, substreams=names, watermarks=numbers, reason=reason)
+        self._act(":restore", query=query, substreams=names, watermarks=numbers, reason=reason, force=force)
 
     def hand_over(self, query: str, successor: str, reason: str = "") -> None:
         """Retire a query whose substreams another query continues.
@@ -113,7 +119,12 @@ class JobActions(JobReads):
         self._act(f"/queries/{check_id('query', query)}:retire", reason=reason)
 
     def hold(
-        self, at_most: datetime | int, reason: str, hold: str | None = None, duration: timedelta | None = None
+        self,
+        at_most: datetime | int,
+        reason: str,
+        hold: str | None = None,
+        duration: timedelta | None = None,
+        force: bool = False,
     ) -> str:
         """Keep the watermark at or below a value, and return the name of the hold.
 
@@ -125,11 +136,13 @@ class JobActions(JobReads):
             reason: Reason for the hold, which the status of the job shows.
             hold: Name of the hold; default: a random name.
             duration: Duration of the hold; default: until :meth:`release`.
+            force: Whether to accept a number that looks like seconds or microseconds in place of milliseconds.
         """
         # A name from the coordinator would differ in each attempt, so a repeated call would add a second hold.
         name = secrets.token_hex(4) if hold is None else check_id("hold", hold)
         duration_ms = None if duration is None else milliseconds("duration", duration, 1)
-        self._act("/holds", at_most=time_number("at_most", at_most), reason=reason, hold=name, duration_ms=duration_ms)
+        number = time_number("at_most", at_most)
+        self._act("/holds", at_most=number, reason=reason, hold=name, duration_ms=duration_ms, force=force)
         return name
 
     def release(self, hold: str, reason: str = "") -> None:
@@ -167,5 +180,7 @@ class JobActions(JobReads):
         with suppress(JobDeleted):  # by an earlier attempt, whose answer was lost
             self.connection.run(self.connection.calls.call("DELETE", ""))
 
-    def _act(self, path: str, policy: RetryPolicy | None = None, **body: Any) -> dict[str, Any]:
+    def _act(self, path: str, policy: RetryPolicy | None = None, force: bool = False, **body: Any) -> dict[str, Any]:
+        if force:  # else left out, because a coordinator of an older version refuses it
+            body["force"] = True
         return self.connection.run(self.connection.calls.call("POST", path, body, policy))

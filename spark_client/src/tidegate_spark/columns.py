@@ -172,8 +172,11 @@ def from_time(kind: DataType, time: str) -> str:
             return f"timestamp_millis({time})"
         case TimestampNTZType():
             # Interpret the number as UTC, in any time zone of the session.
-            seconds = f"cast(cast({time} as decimal(18,3)) / cast(1000 as decimal(4,0)) as decimal(18,6))"
-            return f"timestamp_ntz'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})"
+            # As seconds alone, times more than 31,688 years from the epoch would exceed the interval's decimal(18,6).
+            into_day = f"pmod({time}, 86400000L)"
+            days = f"cast(({time} - {into_day}) div 86400000L as int)"
+            seconds = f"cast(cast({into_day} as decimal(8,0)) / cast(1000 as decimal(4,0)) as decimal(18,6))"
+            return f"timestamp_ntz'1970-01-01 00:00:00' + make_dt_interval({days}, 0, 0, {seconds})"
         case _:
             return time
 

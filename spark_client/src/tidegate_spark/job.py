@@ -111,7 +111,7 @@ class Job(JobActions):
             self.frames.add(frame)
         return followed
 
-    def complete(self, reason: str = "", up_to: datetime | int | None = None) -> int | None:
+    def complete(self, reason: str = "", up_to: datetime | int | None = None, force: bool = False) -> int | None:
         """Declare the end of the input: move the watermark above every event time seen, and freeze the job.
 
         Role of the key: ``operate`` or ``admin``.
@@ -122,6 +122,7 @@ class Job(JobActions):
                 times. Default: the end of the last window that contains the max event time, over all windows of queries
                 started from this object. With :meth:`with_watermark`, other Spark operators may keep state beyond this
                 end (the time bound of a join, a timer). To have that state emitted, pass a value beyond its end.
+            force: Whether to accept a number that looks like seconds or microseconds in place of milliseconds.
 
         Returns:
             The emitted watermark; None if the job has none.
@@ -135,7 +136,8 @@ class Job(JobActions):
             max_event_time = self.status()["max_event_time"]
             if max_event_time is not None:
                 end = max(frame.cut_at_the_end(max_event_time + 1) for frame in self.frames)
-        watermark: int | None = self._act(":complete", reason=reason, up_to=end)["watermark"]
+                force = True  # the end follows from the event times of the job, whatever their unit is
+        watermark: int | None = self._act(":complete", reason=reason, up_to=end, force=force)["watermark"]
         return watermark
 
 

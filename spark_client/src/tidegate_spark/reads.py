@@ -33,7 +33,7 @@ class JobReads:
         """
         return self._get("")
 
-    def wait(self, at_least: datetime | int, timeout: timedelta = timedelta(hours=1)) -> bool:
+    def wait(self, at_least: datetime | int, timeout: timedelta = timedelta(hours=1), force: bool = False) -> bool:
         """Wait until the watermark reaches a value, and return whether it did so within ``timeout``.
 
         Role of the key: any.
@@ -41,12 +41,14 @@ class JobReads:
         Args:
             at_least: Watermark to wait for: a datetime with a time zone, or a number in the unit of the event times.
             timeout: Longest wait. With 0, the method returns at once.
+            force: Whether to wait for a number that looks like seconds or microseconds in place of milliseconds.
         """
         clock, number = self.connection.clock, time_number("at_least", at_least, round_up=True)
         deadline = clock.monotonic() + milliseconds("timeout", timeout) / 1000
         while True:
             poll_s = min(max(0.0, deadline - clock.monotonic()), POLL_S)
-            reached: bool = self._get("/watermark", at_least=number, timeout_s=poll_s)["reached"]
+            answer = self._get("/watermark", at_least=number, timeout_s=poll_s, force="true" if force else None)
+            reached: bool = answer["reached"]
             if reached or poll_s == 0:
                 return reached
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.coordinator import Coordinator, segment
-from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_option, time_option
+from tidegate.cli.options import LOCAL_URL, AsJson, Force, Job, Url, duration_option, time_option
 from tidegate.cli.output import show, show_json
 from tidegate.cli.views import job_sentence
 from tidegate.times import format_time
@@ -77,13 +77,14 @@ def restore(
         ),
     ],
     query: QueryOfSubstreams = None,
+    force: Force = False,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Set the watermarks of substreams to values from another system."""
     if query is None:
         query = Coordinator(url).query_of(job, substreams)
-    body = {"substreams": substreams, "watermarks": watermarks, "query": query, "reason": reason}
+    body = {"substreams": substreams, "watermarks": watermarks, "query": query, "reason": reason, "force": force}
     _post(url, job, ":restore", body, as_json)
 
 
@@ -120,11 +121,12 @@ def hold(
     duration: Annotated[
         int | None, duration_option("Duration of the hold, such as 2h. By default, the hold does not expire.")
     ] = None,
+    force: Force = False,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Keep the watermark at or below a value."""
-    body = {"at_most": at_most, "reason": reason, "hold": hold, "duration_ms": duration}
+    body = {"at_most": at_most, "reason": reason, "hold": hold, "duration_ms": duration, "force": force}
     _post(url, job, "/holds", body, as_json)
 
 
@@ -147,11 +149,12 @@ def complete(
         int | None,
         time_option("Minimum of the final watermark, as 2013-01-14T00:00Z or Unix milliseconds.", round_up=True),
     ] = None,
+    force: Force = False,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Declare the end of the input: all substreams are done."""
-    _post(url, job, ":complete", {"reason": reason, "up_to": up_to}, as_json)
+    _post(url, job, ":complete", {"reason": reason, "up_to": up_to, "force": force}, as_json)
 
 
 def reopen(job: Job, reason: Reason, url: Url = LOCAL_URL, as_json: AsJson = False) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.coordinator import NO_ANSWER, NOT_REACHED, Coordinator, NoAnswer, segment
-from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, duration_s, time_option
+from tidegate.cli.options import LOCAL_URL, AsJson, Force, Job, Url, duration_s, time_option
 from tidegate.cli.output import show, show_json, show_table
 from tidegate.cli.views import job_sentence
 from tidegate.domain.journal import Kind
@@ -107,6 +107,7 @@ def wait(
         int, time_option("Watermark to wait for, as 2013-01-14T00:00Z or Unix milliseconds.", round_up=True)
     ],
     timeout: Annotated[str, typer.Option(help="Longest wait, such as 90s, 30m, 2h or 1d.")] = "1h",
+    force: Force = False,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -124,7 +125,8 @@ def wait(
         left_s = max(0.0, deadline - clock.monotonic())
         poll_s = min(left_s, MAX_POLL_S)
         try:
-            result = coordinator.attempt("GET", path, poll_s + ANSWER_S, {"at_least": at_least, "timeout_s": poll_s})
+            parameters = {"at_least": at_least, "timeout_s": poll_s, "force": force}
+            result = coordinator.attempt("GET", path, poll_s + ANSWER_S, parameters)
         except NoAnswer as error:
             silent_s = clock.monotonic() - answered
             typer.echo(f"tidegate: {visible(str(error))}", err=True)

@@ -43,6 +43,12 @@ QueryOfSubstream = Annotated[
         "reports without batches.",
     ),
 ]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Accept a time that looks like seconds, microseconds or a date in place of milliseconds."
+    ),
+]
 
 
 def time(text: str, round_up: bool = False) -> int:

@@ -49,7 +49,7 @@ async def act(request: Request, job: JobId, verb: str, context: ContextOf, calle
     try:
         if not reason:
             raise Problem.of_field("reason", "enter a reason; the history keeps it.")
-        await action.run(Submission(context.store.actions, job, caller.audit_info(reason), form))
+        await action.run(Submission(context.store, job, caller.audit_info(reason), form))
     except (Problem, DomainError) as error:
         problem = problem_of(error)
         request.scope["problem"] = problem.code

@@ -12,6 +12,7 @@ from tidegate.domain.journal import AuditInfo
 from tidegate.domain.names import STORED_NAME
 from tidegate.reads.types import Id
 from tidegate.store.actions import JobActions
+from tidegate.store.jobs import JobStore
 from tidegate.web import actions as commands
 from tidegate.web.actions import ActionRequest, HoldRequest, SubstreamActionRequest
 from tidegate.web.bodies import invalid_body
@@ -43,7 +44,7 @@ class ReleaseForm(ActionRequest):
 class Submission:
     """A submitted form of an action, validated like an API request."""
 
-    actions: JobActions
+    store: JobStore
     job: str
     audit: AuditInfo
     form: Form
@@ -122,7 +123,7 @@ def _on_job(command: Callable[..., Awaitable[object]]) -> Run:
 
     async def run(form: Submission) -> object:
         form.validated(ActionRequest)
-        return await command(form.actions, form.job, form.audit)
+        return await command(form.store.actions, form.job, form.audit)
 
     return run
 
@@ -133,7 +134,7 @@ def _on_substream(command: Callable[..., Awaitable[object]]) -> Run:
     async def run(form: Submission) -> object:
         names, query = [form.form.get("substream", "")], form.form.get("query", "")
         target = form.validated(SubstreamActionRequest, substreams=names, query=query)
-        return await command(form.actions, form.job, target.query, target.pieces(), form.audit)
+        return await command(form.store.actions, form.job, target.query, target.pieces(), form.audit)
 
     return run
 
@@ -142,7 +143,7 @@ async def _retire(form: Submission) -> object:
     successor = form.text("successor") or None
     query = form.form.get("query", "")
     request = form.validated(RetireForm, query=query, successor=successor)
-    return await form.actions.retire(form.job, request.query, request.successor, form.audit)
+    return await form.store.actions.retire(form.job, request.query, request.successor, form.audit)
 
 
 async def _hold(form: Submission) -> object:
@@ -153,19 +154,19 @@ async def _hold(form: Submission) -> object:
         duration_ms=round(form.parsed(times.parse_duration_s, "lasts") * times.MS) if lasts else None,
         hold=form.text("name") or None,
     )
-    return await commands.hold(form.actions, form.job, request, form.audit)
+    return await commands.hold(form.store, form.job, request, form.audit)
 
 
 async def _release(form: Submission) -> object:
     hold = form.validated(ReleaseForm, hold=form.form.get("hold", "")).hold
-    return await form.actions.release(form.job, hold, form.audit)
+    return await form.store.actions.release(form.job, hold, form.audit)
 
 
 async def _reset(form: Submission) -> object:
     form.validated(ActionRequest)
     if form.form.get("name", "") != form.job:
         raise Problem.of_field("name", f"type {form.job} to confirm.")
-    return await form.actions.reset(form.job, form.audit)
+    return await form.store.actions.reset(form.job, form.audit)
 
 
 SUBSTREAM = ("query", "substream")

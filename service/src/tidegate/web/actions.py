@@ -1,10 +1,13 @@
 """Request bodies for the actions of operators and clients, and the ``hold`` action, which generates missing names."""
 
 import secrets
+from collections.abc import Iterable
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from tidegate import times
+from tidegate.domain.config import DAY_MS
 from tidegate.domain.journal import AuditInfo
 from tidegate.domain.results import CommandResult
 from tidegate.reads.types import (
@@ -18,8 +21,9 @@ from tidegate.reads.types import (
     Text,
     check_equal_lengths,
 )
-from tidegate.store.actions import JobActions
+from tidegate.store.jobs import JobStore
 from tidegate.store.pieces import Pieces, member_pieces
+from tidegate.web.problems import Problem
 
 REASON = Field(
     default="",
@@ -27,6 +31,11 @@ REASON = Field(
     description="Reason for the action. The history keeps it.",
     examples=["Honolulu is closed for the winter"],
 )
+FORCE_TEXT = (
+    "Whether to accept a time that looks like seconds, microseconds or a date in place of milliseconds. Not needed if "
+    "`max_future_skew_ms` is null, because event times can then have any unit."
+)
+FORCE = Field(default=False, strict=True, description=FORCE_TEXT, examples=[False])
 
 
 class ActionRequest(Request):
@@ -44,6 +53,7 @@ class CompleteRequest(ActionRequest):
         "operators keep state beyond the last event time, such as the time bound of a join.",
         examples=[1357603200000],
     )
+    force: bool = FORCE
 
 
 class SubstreamActionRequest(SubstreamsRequest):
@@ -92,6 +102,7 @@ class RestoreRequest(SubstreamActionRequest):
     watermarks: Column[EventTime] = Field(
         description="Watermark of each substream in `substreams`.", examples=[[1357552800000]]
     )
+    force: bool = FORCE
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
@@ -102,7 +113,8 @@ class RestoreRequest(SubstreamActionRequest):
         return member_pieces(self.query, self.substreams, watermarks=self.watermarks)
 
     def _empty(self) -> dict[str, Any]:
-        return {"substreams": [], "watermarks": []}
+        # check_times() needs the doubtful watermarks.
+        return {"substreams": [], "watermarks": [at for at in self.watermarks if times.doubt_about(at)][:1]}
 
 
 class HandOverRequest(ActionRequest):
@@ -135,9 +147,29 @@ class HoldRequest(Request):
         description="Duration of the hold in milliseconds. If null, the hold does not expire.",
         examples=[7200000],
     )
+    force: bool = FORCE
 
 
-async def hold(actions: JobActions, job: str, request: HoldRequest, audit: AuditInfo) -> tuple[str, CommandResult]:
+async def check_times(store: JobStore, job: str, field: str, given: Iterable[int], force: bool) -> None:
+    """Raise Problem if a time of a request is unlikely to be in milliseconds, unless the caller insists.
+
+    Args:
+        store: The store of the job.
+        job: The job. Without ``max_future_skew_ms``, its event times can have any unit, so all times are accepted.
+        field: Member or parameter of the request with the times.
+        given: The times.
+        force: Whether the caller insists.
+    """
+    doubt = next(filter(None, map(times.doubt_about, given)), None)
+    if doubt is None or force:
+        return
+    config = (await store.reads.status(job)).config
+    if config.get("max_future_skew_ms", DAY_MS) is not None:
+        raise Problem.of_field(field, f"{doubt}. To use {field} as it is, insist with force.")
+
+
+async def hold(store: JobStore, job: str, request: HoldRequest, audit: AuditInfo) -> tuple[str, CommandResult]:
     """Hold the watermark, and return the name of the hold and the result of the command."""
+    await check_times(store, job, "at_most", [request.at_most], request.force)
     name = request.hold or secrets.token_hex(4)
-    return name, await actions.hold(job, name, request.at_most, request.duration_ms, audit)
+    return name, await store.actions.hold(job, name, request.at_most, request.duration_ms, audit)

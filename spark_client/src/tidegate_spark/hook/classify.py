@@ -9,6 +9,9 @@ In a query without windows, a row is late if its event time is below the pinned 
 * A row is updated if at least one of its windows is closed, and all of its windows accept it (allowed lateness).
 * A row is late if at least one of its windows does not accept it. Its other windows may still accept it.
 
+In any query, an event time below :data:`LOWEST` is late, and one above :data:`HIGHEST` is future. Arithmetic on such
+event times can overflow, and Spark then fails the batch in every replay.
+
 The conditions are SQL text, like the expressions of :class:`Columns`.
 """
 
@@ -25,9 +28,6 @@ HIGHEST = 2**53 - 1
 LOWEST = -HIGHEST
 """Bounds of the event times that the coordinator can hold exactly."""
 
-_BELOW_ALL = -(2**63)
-"""The lowest long."""
-
 RowRoute = Literal["late", "on_time"]
 """Route of the rows of a class: they go with the late rows or with the on-time rows."""
 
@@ -37,7 +37,7 @@ class RowClassifier:
     """The classifier of one batch's rows.
 
     Attributes:
-        pinned_watermark: The watermark by which rows are classified; None if no row is late.
+        pinned_watermark: The watermark by which rows are classified; None if only rows below :data:`LOWEST` are late.
         latest: Highest event time that is not too far ahead of the clock.
         null_route: Route of rows without an event time.
         future_route: Route of rows with event times too far ahead of the clock.
@@ -74,8 +74,9 @@ class RowClassifier:
 
     def _cut(self, lateness: int) -> int:
         if self.pinned_watermark is None:
-            return _BELOW_ALL
-        return self.pinned_watermark if self.frame is None else self.frame.cut(self.pinned_watermark - lateness)
+            return LOWEST
+        cut = self.pinned_watermark if self.frame is None else self.frame.cut(self.pinned_watermark - lateness)
+        return max(cut, LOWEST)
 
     @property
     def classes_routed_late(self) -> list[str]:
@@ -100,7 +101,7 @@ class RowClassifier:
         """Return whether every row between two event times is on time."""
         if min_event_time is None or max_event_time is None:
             return True
-        return min_event_time >= max(LOWEST, self.on_time_from) and max_event_time <= self.latest
+        return min_event_time >= self.on_time_from and max_event_time <= self.latest
 
     def bounds(self, spark: SparkSession) -> DataFrame:
         """Return one row with the longs ``late_below``, ``on_time_from`` and ``latest``.
@@ -127,6 +128,11 @@ def is_updated(time: str, late_below: str, on_time_from: str) -> str:
 def is_future(time: str, on_time_from: str, latest: str) -> str:
     """Return whether an event time is too far ahead of the clock, and its row neither late nor updated; never null."""
     return f"coalesce({time} > {latest} AND {time} >= {on_time_from}, false)"
+
+
+def not_too_low(time: str) -> str:
+    """Return the event time; null if it is too low for an exact number, and for arithmetic."""
+    return f"CASE WHEN {time} >= {LOWEST}L THEN {time} END"
 
 
 def credible(time: str, latest: str) -> str:

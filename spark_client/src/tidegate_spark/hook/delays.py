@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from tidegate_spark.config import JobConfig
 from tidegate_spark.frame import Frame
+from tidegate_spark.hook.classify import credible
 from tidegate_spark.substreams import values_of
 from tidegate_spark.versions import from_arrow
 
@@ -66,20 +67,20 @@ class DelayMeasurement:
     def with_buckets(self, rows: DataFrame, keys: list[str]) -> DataFrame:
         """Add the column ``bucket`` to rows with the columns ``time`` and ``latest``.
 
-        The bucket of a row without a delay is null.
+        The bucket of a row without a delay is null, as that of a row whose event time is not credible.
         """
-        time = self._judged_at(F.col("time"))
+        within = F.expr(credible("time", "latest"))
+        time = self._judged_at(within)
         if self.order == "row":
             known = {values_of(name, len(keys)): time_ for name, time_ in self.max_event_times.items()}
-            within = (F.col("time") <= F.col("latest")) & (F.col("time") >= F.lit(-(2**53)))
-            source = rows.withColumn("judged_at", F.when(within, time))
+            source = rows.withColumn("judged_at", time)
             schema = StructType([*source.schema.fields, StructField("bucket", LongType())])
             return source.mapInArrow(_in_order(keys, known), schema)
         joined = self._with_max_event_times(rows, keys)
         delay = F.col("max_event_time_before") - time
         logarithm = F.ceil(F.log(delay.cast("double")) / F.lit(math.log(GAMMA))) + 1
         bucket = F.when(delay > 0, F.least(logarithm, F.lit(HIGHEST_BUCKET))).when(delay <= 0, F.lit(0))
-        return joined.withColumn("bucket", F.when(F.col("time") <= F.col("latest"), bucket).cast("long"))
+        return joined.withColumn("bucket", bucket.cast("long"))
 
     def _judged_at(self, time: Column) -> Column:
         if self.frame is None:

@@ -22,7 +22,7 @@ from pyspark.sql.types import DataType, StructType
 from tidegate_spark.batch import Batch
 from tidegate_spark.columns import from_time, quoted
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.hook.classify import RowClassifier
+from tidegate_spark.hook.classify import RowClassifier, not_too_low
 from tidegate_spark.hook.handlers import AfterCommit, BatchHandler, BatchRows, UserFunction, call_user
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.spark_settings import ADAPTIVE, setting
@@ -154,7 +154,7 @@ class Windowing(BatchHandler):
         # only batches that have such rows.
         if "future" in rows.routed_late:
             df = df.filter(f"NOT {classifier.is_future(time)}")
-        in_windows = df.selectExpr("*", f"{self._windows.starts(time)} AS {_START}")
+        in_windows = df.selectExpr("*", f"{self._windows.starts(f'({not_too_low(time)})')} AS {_START}")
         if rows.routed_late:
             in_windows = in_windows.filter(f"{_START} IS NOT NULL AND {self._takes_rows(classifier)}")
         partials = (aggregate.partial() for aggregate in self._aggregates.values())

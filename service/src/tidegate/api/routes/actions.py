@@ -50,6 +50,7 @@ async def restore(
 
     If any substream is unknown, nothing changes.
     """
+    await actions.check_times(context.store, job, "watermarks", body.watermarks, body.force)
     audit = caller.audit_info(body.reason)
     effect = await context.store.actions.restore(job, body.query, body.pieces(), audit)
     return json_answer(context.reader.command_result(job, effect))
@@ -107,6 +108,8 @@ async def complete(
     job: JobId, body: Annotated[CompleteRequest, body_of(CompleteRequest)], context: ContextOf, caller: CallerOf
 ) -> Response:
     """Declare the end of the input: all substreams are done, and the watermark passes the max event time."""
+    if body.up_to is not None:
+        await actions.check_times(context.store, job, "up_to", [body.up_to], body.force)
     effect = await context.store.actions.complete(job, caller.audit_info(body.reason), up_to=body.up_to)
     return json_answer(context.reader.command_result(job, effect))
 
@@ -136,7 +139,7 @@ async def hold(
     job: JobId, body: Annotated[HoldRequest, body_of(HoldRequest)], context: ContextOf, caller: CallerOf
 ) -> Response:
     """Keep the watermark at or below a value. If the watermark is already higher, it does not move."""
-    name, effect = await actions.hold(context.store.actions, job, body, caller.audit_info(body.reason))
+    name, effect = await actions.hold(context.store, job, body, caller.audit_info(body.reason))
     return json_answer(HoldResult(**context.reader.members(job, effect.state), applied=effect.applied, hold=name))
 
 

@@ -20,6 +20,7 @@ from tidegate.reads.late import LateRows, read_late
 from tidegate.reads.queries import QueryTable, read_queries
 from tidegate.reads.substreams import CURSOR, Column, Selection, SubstreamTable, read_substreams
 from tidegate.reads.watermark import WaitResult
+from tidegate.web import actions
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import json_answer
 from tidegate.web.context import ContextOf, JobId
@@ -50,8 +51,11 @@ async def watermark(
         float,
         Query(ge=0, le=300, description="Maximum wait in seconds. After a timeout, `reached` is false.", examples=[30]),
     ] = 30,
+    force: Annotated[bool, Query(description=actions.FORCE_TEXT, examples=[False])] = False,
 ) -> Response:
     """Return the watermark now, or wait until it reaches `at_least`."""
+    if at_least is not None:
+        await actions.check_times(context.store, job, "at_least", [at_least], force)
     waiting = context.wakeups.wait(job, at_least, timeout_s, partial(end_turn, request.scope))
     if at_least is None:
         answer = await waiting

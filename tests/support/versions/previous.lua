@@ -1,5 +1,5 @@
-#!lua name=tidegate_49929444299da288
-local key = {wake = 'tidegate:wake:', of_job = {'max_event_times', 'active', 'clock_driven', 'constant', 'advancing', 'next_change', 'idle_constant', 'idle_advancing', 'idle_lagged', 'frozen', 'since', 'forced_idle', 'done', 'rows', 'missing_queries', 'last_seen', 'delays', 'learned_lags', 'hours', 'queries', 'query_names', 'open_batches', 'open_pins', 'holds', 'hold_expiry', 'hold_reasons', 'columns'}, of_query = {'last_events', 'idle', 'query', 'pinned_watermarks', 'pinned_batches', 'fenced_runs', 'staged', 'coming'}}
+#!lua name=tidegate_e187ff8fbcbd3ab5
+local key = {wake = 'tidegate:wake:', of_job = {'max_event_times', 'active', 'clock_driven', 'constant', 'advancing', 'next_change', 'idle_constant', 'idle_advancing', 'idle_lagged', 'frozen', 'since', 'forced_idle', 'done', 'rows', 'missing_queries', 'last_seen', 'delays', 'learned_lags', 'hours', 'queries', 'query_names', 'open_batches', 'open_pins', 'holds', 'hold_expiry', 'hold_reasons', 'replies', 'columns'}, of_query = {'last_events', 'idle', 'query', 'pinned_watermarks', 'pinned_batches', 'fenced_runs', 'staged', 'coming'}}
 function key.timeline(interval) return key.job .. ':timeline:' .. interval end
 function key.lagged(limit) return key.job .. ':lagged:' .. limit end
 function key.last_events(query) return key.job .. ':last_events:' .. query end
@@ -24,7 +24,7 @@ function key.job_named(name)
 local suffix = string.sub(key.job, -1) == '}' and '}' or ''
 return string.sub(key.job, 1, #key.job - #key.name - #suffix) .. name .. suffix
 end
-local constants = {SCHEMA = 1, SCHEMA_IN_STEPS = 1.5, STEP = 250, ENTRIES = 1000, PIECE = 500, PIECES_KEPT_MS = 600000, RECORDS_KEPT = 10000, RECORDS_KEPT_MS = 604800000, NAMES_KEPT = 20, HOUR = 3600000, HOURS_KEPT = 168, ENTRIES_KEPT = 50000, PINNED_WATERMARKS_KEPT = 100, TOUCH_MS = 5000, TOMBSTONE_KEPT_MS = 604800000, SAMPLE_INTERVALS_MS = {15000, 300000}, SAMPLES_KEPT = {240, 288}, LIMITS = {'idle_timeout_ms', 'max_retention_ms', 'query_timeout_ms', 'max_batch_hold_ms', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, POLICY_LIMITS = {'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, ROW = 1000, MAX_WEIGHT = 10000000000000, MAX_BUCKETS = 640, STEPS = 8, HIGHEST_BUCKET = 1838, GAMMA = 1.02020202020202, DECAY = {1.0, 0.9170040432046712, 0.8408964152537145, 0.7711054127039704, 0.7071067811865476, 0.6484197773255048, 0.5946035575013605, 0.5452538663326288}, ROWS_BEYOND = 10, SURPRISE = 3.0, MARGIN = 0.5, MAX_WIDENING = 4, NARROWING = 4, MAX_STEPS = 64}
+local constants = {SCHEMA = 1, SCHEMA_IN_STEPS = 1.5, STEP = 250, ENTRIES = 1000, PIECE = 500, PIECES_KEPT_MS = 600000, REPLIES_KEPT = 16, REPLIES_KEPT_MS = 60000, RECORDS_KEPT = 10000, RECORDS_KEPT_MS = 604800000, NAMES_KEPT = 20, HOUR = 3600000, HOURS_KEPT = 168, ENTRIES_KEPT = 50000, PINNED_WATERMARKS_KEPT = 100, TOUCH_MS = 5000, TOMBSTONE_KEPT_MS = 604800000, SAMPLE_INTERVALS_MS = {15000, 300000}, SAMPLES_KEPT = {240, 288}, LIMITS = {'idle_timeout_ms', 'max_retention_ms', 'query_timeout_ms', 'max_batch_hold_ms', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, POLICY_LIMITS = {'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, ROW = 1000, MAX_WEIGHT = 10000000000000, MAX_BUCKETS = 640, STEPS = 8, HIGHEST_BUCKET = 1838, GAMMA = 1.02020202020202, DECAY = {1.0, 0.9170040432046712, 0.8408964152537145, 0.7711054127039704, 0.7071067811865476, 0.6484197773255048, 0.5946035575013605, 0.5452538663326288}, ROWS_BEYOND = 10, SURPRISE = 3.0, MARGIN = 0.5, MAX_WIDENING = 4, NARROWING = 4, MAX_STEPS = 64}
 local args
 local function create()
 local values = (function()
@@ -4788,92 +4788,109 @@ state.forget(command, argument)
 return commands[command]()
 end
 end
+-- Return the kept reply of an earlier attempt of this call.
+local function known_reply()
+for _, kept in ipairs(redis.call('LRANGE', key.replies, 0, -1)) do
+local id, reply = unpack(cmsgpack.unpack(kept))
+if id == args.call then return reply end
+end
+end
+local function keep_reply(reply)
+redis.call('RPUSH', key.replies, cmsgpack.pack({args.call, reply}))
+redis.call('LTRIM', key.replies, -constants.REPLIES_KEPT, -1)
+redis.call('PEXPIRE', key.replies, constants.REPLIES_KEPT_MS)
+end
 local run
 local function call(command, keys, argument)
 run = run or create()
 key.enter(keys)
 args = cmsgpack.unpack(argument)
+local known = args.call and known_reply()
+if known then return known end
 local ok, result = pcall(run, command, argument)
-if ok then return result end
+if ok then
+if args.call then keep_reply(result) end
+return result
+end
 if type(result) == 'table' and result.refused then return {map = result.refused} end
 if type(result) == 'string' and string.find(result, '^%u+ ') then result = {err = result} end  -- keeps its code
 error(result, 0)
 end
-redis.register_function{function_name = 'tidegate_49929444299da288_attend', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_attend', flags = {},
 callback = function(keys, arguments) return call('attend', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_begin', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_begin', flags = {},
 callback = function(keys, arguments) return call('begin', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_commit', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_commit', flags = {},
 callback = function(keys, arguments) return call('commit', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_complete', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_complete', flags = {},
 callback = function(keys, arguments) return call('complete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_completeness', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_completeness', flags = {'no-writes'},
 callback = function(keys, arguments) return call('completeness', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_configure', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_configure', flags = {},
 callback = function(keys, arguments) return call('configure', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_confirm', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_confirm', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('confirm', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_declare', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_declare', flags = {},
 callback = function(keys, arguments) return call('declare', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_delete', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_delete', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('delete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_distribution', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_distribution', flags = {'no-writes'},
 callback = function(keys, arguments) return call('distribution', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_done', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_done', flags = {},
 callback = function(keys, arguments) return call('done', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_evict', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_evict', flags = {},
 callback = function(keys, arguments) return call('evict', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_explain', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_explain', flags = {},
 callback = function(keys, arguments) return call('explain', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_heartbeat', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_heartbeat', flags = {},
 callback = function(keys, arguments) return call('heartbeat', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_history', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_history', flags = {'no-writes'},
 callback = function(keys, arguments) return call('history', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_hold', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_hold', flags = {},
 callback = function(keys, arguments) return call('hold', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_idle', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_idle', flags = {},
 callback = function(keys, arguments) return call('idle', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_late', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_late', flags = {'no-writes'},
 callback = function(keys, arguments) return call('late', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_put', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_put', flags = {},
 callback = function(keys, arguments) return call('put', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_queries', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_queries', flags = {'no-writes'},
 callback = function(keys, arguments) return call('queries', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_release', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_release', flags = {},
 callback = function(keys, arguments) return call('release', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_reopen', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_reopen', flags = {},
 callback = function(keys, arguments) return call('reopen', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_report', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_report', flags = {},
 callback = function(keys, arguments) return call('report', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_reset', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_reset', flags = {},
 callback = function(keys, arguments) return call('reset', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_restore', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_restore', flags = {},
 callback = function(keys, arguments) return call('restore', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_resume', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_resume', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('resume', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_retire', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_retire', flags = {},
 callback = function(keys, arguments) return call('retire', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_stage', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_stage', flags = {},
 callback = function(keys, arguments) return call('stage', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_staged', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_staged', flags = {'no-writes'},
 callback = function(keys, arguments) return call('staged', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_status', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_status', flags = {'no-writes'},
 callback = function(keys, arguments) return call('status', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_substreams', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_substreams', flags = {'no-writes'},
 callback = function(keys, arguments) return call('substreams', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_sweep', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_sweep', flags = {},
 callback = function(keys, arguments) return call('sweep', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_timeline', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_timeline', flags = {'no-writes'},
 callback = function(keys, arguments) return call('timeline', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_watch', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_watch', flags = {},
 callback = function(keys, arguments) return call('watch', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_49929444299da288_together', flags = {},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_together', flags = {},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end
 return replies
 end}
-redis.register_function{function_name = 'tidegate_49929444299da288_reads_together', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_reads_together', flags = {'no-writes'},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end

@@ -1,16 +1,24 @@
 """Functions in Redis: the store loads missing functions, and a function keeps no state between calls."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 from tests.support.driver import Driver
+from tests.support.proxy import Proxies, Proxy
 from tests.support.store import JobStore
 from tidegate.domain.config import MAX_EXPECTED_QUERIES, JobConfig
 from tidegate.domain.errors import JobNotFound, TooManySubstreams
 from tidegate.domain.policy import LimitingLag, LimitingLagAndLull
-from tidegate.domain.state import ANY_VERSION
+from tidegate.domain.state import ANY_VERSION, ConfigVersion
 from tidegate.store.capacity import Capacity
+from tidegate.store.connection import connect
+from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.functions import delete_other_versions, record
 from tidegate.store.library import PREFIX, library
 
@@ -125,3 +133,57 @@ def test_an_outage_of_one_job_is_not_one_of_the_next(driver: Driver, job_name: s
     }
     assert "unattended" in kinds[job_name]
     assert "unattended" not in kinds[f"{job_name}-other"]
+
+
+LAG = JobConfig(LimitingLag(10))
+ACTIONS: dict[str, Callable[[JobStore, str], Awaitable[Any]]] = {
+    "create": lambda store, job: store.configure(f"{job}-new", LAG, CONFIG, None),
+    "configure": lambda store, job: store.configure(job, LAG, CONFIG, ConfigVersion(None, 1)),
+    "release": lambda store, job: store.actions.release(job, "night"),
+    "reset": lambda store, job: store.actions.reset(job),
+    "hold": lambda store, job: store.actions.hold(job, "day", 5),
+    "declare": lambda store, job: store.actions.declare(job, "", ["b"]),
+    "evict": lambda store, job: store.actions.evict(job, "", ["a"]),
+    "delete": lambda store, job: store.delete(job),
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_whose_answer_was_lost_has_one_effect(valkey: EmbeddedValkey, job_name: str, action: str) -> None:
+    """The coordinator sends it again: the repetition was refused, changed nothing, or reset the job a second time."""
+
+    async def prepared(store: JobStore, suffix: str) -> str:
+        job = job_name + suffix
+        await store.configure(job, LAG, CONFIG, None)
+        await store.report(job, {"a": 100})
+        await store.actions.hold(job, "night", 1000)
+        return job
+
+    async def calls(store: JobStore) -> int:
+        stats: Any = await store.redis.info("commandstats")
+        return int(stats["cmdstat_fcall"]["calls"])
+
+    def comparable(answer: Any) -> dict[str, Any]:
+        found = {} if answer is None else asdict(answer)
+        found |= found.pop("state", {})
+        return {name: value for name, value in found.items() if name not in ("state_epoch", "now_ms", "held_by")}
+
+    async def run(proxies: Proxies, proxy: Proxy) -> None:
+        redis, proxied = connect(valkey.url), connect(f"redis://127.0.0.1:{proxy.port}/0")
+        proxied.connection_pool.connection_kwargs["retry"] = Retry(NoBackoff(), 1)  # as those of a Redis Cluster
+        store, losing = JobStore(redis), JobStore(proxied)
+        expected = await ACTIONS[action](store, await prepared(store, ".1"))
+        job = await prepared(losing, ".2")
+        before = await calls(store)
+        proxies.call(lambda: setattr(proxy.to_client, "drops", True))
+        answer = asyncio.ensure_future(ACTIONS[action](losing, job))
+        while await calls(store) == before:
+            await asyncio.sleep(0.01)
+        proxies.call(proxy.heal)
+        assert comparable(await answer) == comparable(expected)
+        assert await calls(store) == before + 2, "the coordinator sent the call once, so this test proves nothing"
+        await redis.aclose()
+        await proxied.aclose()
+
+    with Proxies(1) as proxies:
+        asyncio.run(run(proxies, proxies.to(lambda: valkey.socket)))

@@ -19,7 +19,7 @@ from redis.exceptions import RedisError
 
 from tidegate.domain import errors
 from tidegate.store.clock import ClockGuard
-from tidegate.store.library import PREFIX, READS, READS_TOGETHER, TOGETHER, library
+from tidegate.store.library import ACTIONS, PREFIX, READS, READS_TOGETHER, TOGETHER, library
 from tidegate.store.pieces import Pieces, join_reports
 from tidegate.store.pipelining import Words
 from tidegate.store.servers import Command, Servers
@@ -70,6 +70,8 @@ class Functions:
         with self.around(command):
             if pieces is not None:
                 arguments |= await self.columns(job, pieces)
+            if command in ACTIONS:
+                arguments["call"] = secrets.token_hex(8)
             return await self.send(command, job, lambda: arguments, now_ms)
 
     async def columns(self, job: str, pieces: Pieces) -> Mapping[str, Any]:

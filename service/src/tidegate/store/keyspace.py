@@ -108,6 +108,7 @@ JOB_KEYS = (
     Key("staged", "hash of the reports of the open batch: digest -> order and columns, packed", "query"),
     Key("coming", "set of the members that the reports of the open batch will add", "query"),
     Key("pieces", "hash of the columns of a large command that has not begun: number -> piece, packed", "call"),
+    Key("replies", "list of the replies to the latest actions and configurations: id of the call and reply, packed"),
     Key("columns", "hash of the columns of the command that runs in steps: number -> piece, packed"),
     Key("hour_rows", "hash: member ('': the job; '?': no substream) -> rows of this hour", "hour"),
     Key("hour_late", "hash: 'updated|dropped|diverted <member>' -> rows of this hour", "hour"),

@@ -32,13 +32,30 @@ state.forget(command, argument)
 return commands[command]()
 end
 end
+-- Return the kept reply of an earlier attempt of this call.
+local function known_reply()
+for _, kept in ipairs(redis.call('LRANGE', key.replies, 0, -1)) do
+local id, reply = unpack(cmsgpack.unpack(kept))
+if id == args.call then return reply end
+end
+end
+local function keep_reply(reply)
+redis.call('RPUSH', key.replies, cmsgpack.pack({{args.call, reply}}))
+redis.call('LTRIM', key.replies, -constants.REPLIES_KEPT, -1)
+redis.call('PEXPIRE', key.replies, constants.REPLIES_KEPT_MS)
+end
 local run
 local function call(command, keys, argument)
 run = run or create()
 key.enter(keys)
 args = cmsgpack.unpack(argument)
+local known = args.call and known_reply()
+if known then return known end
 local ok, result = pcall(run, command, argument)
-if ok then return result end
+if ok then
+if args.call then keep_reply(result) end
+return result
+end
 if type(result) == 'table' and result.refused then return {{map = result.refused}} end
 if type(result) == 'string' and string.find(result, '^%u+ ') then result = {{err = result}} end  -- keeps its code
 error(result, 0)
@@ -64,7 +81,22 @@ PIECE = 500
 """Maximum number of entries of a piece. Each piece takes a function call, and other clients wait for it."""
 PIECES_KEPT_MS = 600_000
 """Time for which the pieces of a command stay, if the coordinator stops before it sends the command."""
+<<<<<<< HEAD
 # A server that is full still runs reads and deletes, records that coordinators run, and ends commands in steps.
+=======
+REPLIES_KEPT, REPLIES_KEPT_MS = 16, 60_000
+"""Number of replies to calls in ``ACTIONS`` that stay for each job, and the time for which they stay after the last call.
+All attempts of a coordinator together take less time."""
+ACTIONS = (
+    *("complete", "configure", "declare", "done", "evict", "hold", "idle", "release", "reopen", "reset", "restore"),
+    "retire",
+)
+"""Commands of which a repetition has another effect or another reply. Each call has an id, ``args.call``.
+
+If the answer to a call is lost, the coordinator may send the call again. It then gets the reply of the first attempt.
+"""
+# A server that is full still runs reads and deletes, and the remaining steps of commands that have begun.
+>>>>>>> wip-23
 FLAGS = dict.fromkeys((*READS, READS_TOGETHER), "'no-writes'")
 FLAGS |= dict.fromkeys(("confirm", "delete", "due", "resume"), "'allow-oom'")
 CONSTANTS = {
@@ -74,6 +106,8 @@ CONSTANTS = {
     "ENTRIES": ENTRIES,
     "PIECE": PIECE,
     "PIECES_KEPT_MS": PIECES_KEPT_MS,
+    "REPLIES_KEPT": REPLIES_KEPT,
+    "REPLIES_KEPT_MS": REPLIES_KEPT_MS,
     "RECORDS_KEPT": journal.RECORDS_KEPT,
     "RECORDS_KEPT_MS": journal.RECORDS_KEPT_MS,
     "NAMES_KEPT": journal.NAMES_KEPT,

@@ -61,7 +61,7 @@ class Pipelining:
     """One connection of a pool at a time, shared by all callers.
 
     Reconnects and retries follow the settings of the pool, as for single calls. After a lost connection, a
-    retry repeats calls that the server may already have executed.
+    retry repeats calls that the server may already have executed; see :data:`tidegate.store.library.ACTIONS`.
 
     With ``replication``, each round trip ends with a call of ``confirm`` and one WAIT. Replicas then have all that the
     answers show, also the changes of other connections. Otherwise, the calls fail with :class:`NotReplicated`.

@@ -1,4 +1,4 @@
-#!lua name=tidegate_e187ff8fbcbd3ab5
+#!lua name=tidegate_2192540adc3d5a3c
 local key = {wake = 'tidegate:wake:', of_job = {'max_event_times', 'active', 'clock_driven', 'constant', 'advancing', 'next_change', 'idle_constant', 'idle_advancing', 'idle_lagged', 'frozen', 'since', 'forced_idle', 'done', 'rows', 'missing_queries', 'last_seen', 'delays', 'learned_lags', 'hours', 'queries', 'query_names', 'open_batches', 'open_pins', 'holds', 'hold_expiry', 'hold_reasons', 'replies', 'columns'}, of_query = {'last_events', 'idle', 'query', 'pinned_watermarks', 'pinned_batches', 'fenced_runs', 'staged', 'coming'}}
 function key.timeline(interval) return key.job .. ':timeline:' .. interval end
 function key.lagged(limit) return key.job .. ':lagged:' .. limit end
@@ -24,7 +24,7 @@ function key.job_named(name)
 local suffix = string.sub(key.job, -1) == '}' and '}' or ''
 return string.sub(key.job, 1, #key.job - #key.name - #suffix) .. name .. suffix
 end
-local constants = {SCHEMA = 1, SCHEMA_IN_STEPS = 1.5, STEP = 250, ENTRIES = 1000, PIECE = 500, PIECES_KEPT_MS = 600000, REPLIES_KEPT = 16, REPLIES_KEPT_MS = 60000, RECORDS_KEPT = 10000, RECORDS_KEPT_MS = 604800000, NAMES_KEPT = 20, HOUR = 3600000, HOURS_KEPT = 168, ENTRIES_KEPT = 50000, PINNED_WATERMARKS_KEPT = 100, TOUCH_MS = 5000, TOMBSTONE_KEPT_MS = 604800000, SAMPLE_INTERVALS_MS = {15000, 300000}, SAMPLES_KEPT = {240, 288}, LIMITS = {'idle_timeout_ms', 'max_retention_ms', 'query_timeout_ms', 'max_batch_hold_ms', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, POLICY_LIMITS = {'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, ROW = 1000, MAX_WEIGHT = 10000000000000, MAX_BUCKETS = 640, STEPS = 8, HIGHEST_BUCKET = 1838, GAMMA = 1.02020202020202, DECAY = {1.0, 0.9170040432046712, 0.8408964152537145, 0.7711054127039704, 0.7071067811865476, 0.6484197773255048, 0.5946035575013605, 0.5452538663326288}, ROWS_BEYOND = 10, SURPRISE = 3.0, MARGIN = 0.5, MAX_WIDENING = 4, NARROWING = 4, MAX_STEPS = 64}
+local constants = {SCHEMA = 1, SCHEMA_IN_STEPS = 1.5, STEP = 250, ENTRIES = 1000, PIECE = 500, PIECES_KEPT_MS = 600000, REPLIES_KEPT = 16, REPLIES_KEPT_MS = 60000, RECORDS_KEPT = 10000, RECORDS_KEPT_MS = 604800000, NAMES_KEPT = 20, HOUR = 3600000, HOURS_KEPT = 168, ENTRIES_KEPT = 50000, PINNED_WATERMARKS_KEPT = 100, TOMBSTONE_KEPT_MS = 604800000, SAMPLE_INTERVALS_MS = {15000, 300000}, SAMPLES_KEPT = {240, 288}, LIMITS = {'idle_timeout_ms', 'max_retention_ms', 'query_timeout_ms', 'max_batch_hold_ms', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, POLICY_LIMITS = {'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms'}, ROW = 1000, MAX_WEIGHT = 10000000000000, MAX_BUCKETS = 640, STEPS = 8, HIGHEST_BUCKET = 1838, GAMMA = 1.02020202020202, DECAY = {1.0, 0.9170040432046712, 0.8408964152537145, 0.7711054127039704, 0.7071067811865476, 0.6484197773255048, 0.5946035575013605, 0.5452538663326288}, ROWS_BEYOND = 10, SURPRISE = 3.0, MARGIN = 0.5, MAX_WIDENING = 4, NARROWING = 4, MAX_STEPS = 64}
 local args
 local function create()
 local values = (function()
@@ -249,131 +249,6 @@ end
 
 return state
 end)()
-local queries = (function()
--- The queries of a job: run, latest batch and idle clock. Each query is stored as one packed text, which a command reads
--- and writes at most once. run_id is nil if the query has made no call and was not retired.
-local queries = {}
-
--- Return a query. reply.finish stores the changes of its fields. The query may be unknown.
-function queries.get(name)
-  local loaded, stored = state.changes.queries, state.changes.stored_queries
-  if not loaded[name] then
-    local packed = redis.call('GET', key.query(name))
-    loaded[name] = packed and cmsgpack.unpack(packed) or {name = name, waited = 0, outage = 0}
-    stored[name] = cmsgpack.pack(loaded[name])  -- packed anew, because the order of the fields in a text may vary
-  end
-  return loaded[name]
-end
-
--- Write the queries that have changed.
-function queries.save()
-  for name, query in pairs(state.changes.queries) do
-    local packed = cmsgpack.pack(query)
-    if packed ~= state.changes.stored_queries[name] then redis.call('SET', key.query(name), packed) end
-  end
-end
-
--- Ignore the changes of all queries, which were removed.
-function queries.forget()
-  state.changes.queries, state.changes.stored_queries = {}, {}
-end
-
-return queries
-end)()
-local clock = (function()
--- The clock of a job, which never goes back. Observed time excludes outages: the time in which no coordinator ran.
---
--- Each command shows that a coordinator runs, and so does the sweeper of each coordinator (commands/attend). A gap between
--- two of them that is longer than args.unattended_after_ms is an outage of all jobs of the bucket.
-local refuse = values.refuse
-local job = state.job
-local clock = {}
-local ATTENDED_EACH_MS = 250  -- so that most commands do not write it
-
--- Return the processing time of this command: the time of the Redis server, unless a test sets one. Refuse a time after
--- args.latest_now_ms.
-function clock.now()
-  local now = args.now_ms
-  if not now then
-    local time = redis.call('TIME')
-    now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-  end
-  if args.latest_now_ms and now > args.latest_now_ms then refuse('clock_jumped', {now_ms = now}) end
-  return now
-end
-
--- Record that a coordinator runs, and return the total duration of the outages of the bucket. A read records nothing.
-function clock.attend(now)
-  local found = redis.call('HMGET', key.attendance, 'until', 'unattended')
-  local attended, total = tonumber(found[1] or nil), tonumber(found[2] or 0)
-  if not args.unattended_after_ms then return total end
-  local gap = attended and now - attended or math.huge
-  if attended and gap > args.unattended_after_ms then
-    total = total + gap
-    redis.call('HSET', key.attendance, 'until', now, 'unattended', total)
-  elseif gap >= ATTENDED_EACH_MS then
-    redis.call('HSET', key.attendance, 'until', now)
-  end
-  return total
-end
-
--- Return the duration of the outages since the last command of the job.
-local function outage_until(now)
-  if args.now_ms then  -- a test, whose jobs have their own times: a gap between two commands of a job is an outage
-    local gap = now - job.now
-    local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms and job.next_change
-    return is_outage and gap or 0
-  end
-  local total = clock.attend(now)
-  local outage = math.max(0, math.min(total - (job.outages or total), now - job.now))
-  job.outages = total
-  return outage
-end
-
--- Advance the clock of the job. changes.outage: the duration of the outages that this command has detected.
-function clock.advance(now)
-  state.changes.clock = {now = job.now, observed_now = job.observed_now, unattended = job.unattended, outages = job.outages}
-  local outage = outage_until(now)
-  if outage > 0 then job.unattended, state.changes.outage = job.unattended + outage, outage end
-  state.changes.previous_now = job.now
-  job.now = math.max(now, job.now)
-  job.observed_now = job.now - job.unattended
-end
-
--- Read the live job of a command.
-function clock.read()
-  local found = state.read()
-  if not found then refuse('job_not_found') end
-  if found == 'deleted' then refuse('job_deleted') end
-end
-
--- Load the live job of a command and advance its clock.
-function clock.load()
-  clock.read()
-  clock.advance(clock.now())
-end
-
--- Return the observed time of a query, and the duration of its outages. Reports without batches ('') use the observed
--- time and the outages of the job. A late report of an outage does not move the time back.
-function clock.observed_time(query)
-  if query == '' then return job.observed_now, job.unattended end
-  local of = queries.get(query)
-  return math.max(job.now - of.outage, of.idle_clock or -math.huge), of.outage
-end
-
--- Record how long the current run of a query has waited for the coordinator.
-function clock.add_outage(query, waited)
-  query.outage = query.outage + math.max(0, waited - query.waited)
-  query.waited = math.max(waited, query.waited)
-end
-
--- Record that a query has processed all input up to a processing time.
-function clock.observe_until(query, time)
-  query.idle_clock = values.highest(time - query.outage, query.idle_clock)
-end
-
-return clock
-end)()
 local journal = (function()
 -- The journal of a job. See tidegate.domain.journal. Details that are nil or '' are omitted.
 local text = values.text
@@ -440,6 +315,37 @@ function journal.count_limit(limit)
 end
 
 return journal
+end)()
+local queries = (function()
+-- The queries of a job: run, latest batch and idle clock. Each query is stored as one packed text, which a command reads
+-- and writes at most once. run_id is nil if the query has made no call and was not retired.
+local queries = {}
+
+-- Return a query. reply.finish stores the changes of its fields. The query may be unknown.
+function queries.get(name)
+  local loaded, stored = state.changes.queries, state.changes.stored_queries
+  if not loaded[name] then
+    local packed = redis.call('GET', key.query(name))
+    loaded[name] = packed and cmsgpack.unpack(packed) or {name = name, waited = 0, outage = 0}
+    stored[name] = cmsgpack.pack(loaded[name])  -- packed anew, because the order of the fields in a text may vary
+  end
+  return loaded[name]
+end
+
+-- Write the queries that have changed.
+function queries.save()
+  for name, query in pairs(state.changes.queries) do
+    local packed = cmsgpack.pack(query)
+    if packed ~= state.changes.stored_queries[name] then redis.call('SET', key.query(name), packed) end
+  end
+end
+
+-- Ignore the changes of all queries, which were removed.
+function queries.forget()
+  state.changes.queries, state.changes.stored_queries = {}, {}
+end
+
+return queries
 end)()
 local bulk = (function()
 -- Redis commands with many arguments, split into chunks because unpack fails near 8000 values.
@@ -1579,6 +1485,100 @@ end
 
 return throttle
 end)()
+local clock = (function()
+-- The clock of a job, which never goes back. Observed time excludes outages: the time in which no coordinator ran.
+--
+-- Each command shows that a coordinator runs, and so does the sweeper of each coordinator (commands/attend). A gap between
+-- two of them that is longer than args.unattended_after_ms is an outage of all jobs of the bucket.
+local refuse = values.refuse
+local job = state.job
+local clock = {}
+local ATTENDED_EACH_MS = 250  -- so that most commands do not write it
+
+-- Return the processing time of this command: the time of the Redis server, unless a test sets one. Refuse a time after
+-- args.latest_now_ms.
+function clock.now()
+  local now = args.now_ms
+  if not now then
+    local time = redis.call('TIME')
+    now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+  end
+  if args.latest_now_ms and now > args.latest_now_ms then refuse('clock_jumped', {now_ms = now}) end
+  return now
+end
+
+-- Record that a coordinator runs, and return the total duration of the outages of the bucket. A read records nothing.
+function clock.attend(now)
+  local found = redis.call('HMGET', key.attendance, 'until', 'unattended')
+  local attended, total = tonumber(found[1] or nil), tonumber(found[2] or 0)
+  if not args.unattended_after_ms then return total end
+  local gap = attended and now - attended or math.huge
+  if attended and gap > args.unattended_after_ms then
+    total = total + gap
+    redis.call('HSET', key.attendance, 'until', now, 'unattended', total)
+  elseif gap >= ATTENDED_EACH_MS then
+    redis.call('HSET', key.attendance, 'until', now)
+  end
+  return total
+end
+
+-- Return the duration of the outages since the last command of the job.
+local function outage_until(now)
+  if args.now_ms then  -- a test, whose jobs have their own times: a gap between two commands of a job is an outage
+    local gap = now - job.now
+    local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms and job.next_change
+    return is_outage and gap or 0
+  end
+  local total = clock.attend(now)
+  local outage = math.max(0, math.min(total - (job.outages or total), now - job.now))
+  job.outages = total
+  return outage
+end
+
+-- Advance the clock of the job. changes.outage: the duration of the outages that this command has detected.
+function clock.advance(now)
+  state.changes.clock = {now = job.now, observed_now = job.observed_now, unattended = job.unattended, outages = job.outages}
+  local outage = outage_until(now)
+  if outage > 0 then job.unattended, state.changes.outage = job.unattended + outage, outage end
+  state.changes.previous_now = job.now
+  job.now = math.max(now, job.now)
+  job.observed_now = job.now - job.unattended
+end
+
+-- Read the live job of a command.
+function clock.read()
+  local found = state.read()
+  if not found then refuse('job_not_found') end
+  if found == 'deleted' then refuse('job_deleted') end
+end
+
+-- Load the live job of a command and advance its clock.
+function clock.load()
+  clock.read()
+  clock.advance(clock.now())
+end
+
+-- Return the observed time of a query, and the duration of its outages. Reports without batches ('') use the observed
+-- time and the outages of the job. A late report of an outage does not move the time back.
+function clock.observed_time(query)
+  if query == '' then return job.observed_now, job.unattended end
+  local of = queries.get(query)
+  return math.max(job.now - of.outage, of.idle_clock or -math.huge), of.outage
+end
+
+-- Record how long the current run of a query has waited for the coordinator.
+function clock.add_outage(query, waited)
+  query.outage = query.outage + math.max(0, waited - query.waited)
+  query.waited = math.max(waited, query.waited)
+end
+
+-- Record that a query has processed all input up to a processing time.
+function clock.observe_until(query, time)
+  query.idle_clock = values.highest(time - query.outage, query.idle_clock)
+end
+
+return clock
+end)()
 local emission = (function()
 -- Emission: the watermark W that clients receive, and its holder. See tidegate.domain.emission.
 local above = values.above
@@ -2295,8 +2295,8 @@ function schedule.sweep_now()
   job.scheduled = job.now
 end
 
--- Schedule the next sweep. A job with a next change is swept at least every TOUCH_MS, so that a longer gap shows an
--- outage.
+-- Schedule the next sweep, at least args.sweep_interval_ms after this command. Otherwise, each coordinator would sweep a job
+-- that follows the clock once per interval.
 function schedule.update()
   job.next_change = schedule.next_change()
   if args.now_ms then return end
@@ -2305,7 +2305,7 @@ function schedule.update()
     job.scheduled = nil
     return
   end
-  local due = math.min(math.max(job.next_change + job.unattended, job.now), job.now + constants.TOUCH_MS)
+  local due = math.max(job.next_change + job.unattended, job.now + (args.sweep_interval_ms or 0))
   if not job.scheduled or due < job.scheduled or job.scheduled <= job.now then
     redis.call('ZADD', key.sweeps, due, key.name)
     job.scheduled = due
@@ -3361,11 +3361,6 @@ end
 return removal
 end)()
 local commands = {}
-commands.attend = function()
--- Record that a coordinator serves the jobs of a bucket.
-clock.attend(clock.now())
-return {map = {}}
-end
 commands.begin = function()
 -- Open a batch and pin its watermark, or return the pinned watermark of a batch that has already begun. The begin
 -- of a later batch commits the open batch, because Spark begins batch N only after batch N - 1 has returned. If the open
@@ -3940,12 +3935,18 @@ local function count(sets, from, to)
   return sum
 end
 
-local evaluated = state.job.evaluated or 0
-local sets, frozen = emission.active_sets(), {{key.frozen, 0}, {key.idle_constant, 0}, {key.idle_advancing, evaluated}}
+local job = state.job
+local sets = emission.active_sets()
+local frozen = {{key.frozen, 0}, {key.idle_constant, 0}, {key.idle_advancing, job.evaluated or 0}}
+if job.is_complete then  -- all substreams are done
+  for _, set in ipairs(sets) do frozen[#frozen + 1] = set end
+  sets = {}
+end
 local low, high = range_of(sets)
+local lowest_frozen, highest_frozen = range_of(frozen)
+low = low or lowest_frozen
 if not low or membership.count() <= args.more_than then return emission.watermark_state() end
-local _, highest_frozen = range_of(frozen)
-high = math.max(high, highest_frozen or high)
+high = math.max(high or highest_frozen, highest_frozen or high)
 local width = width_for(high - low)
 local start, active, others = low - values.modulo(low, width), {}, {}
 for from = start, high, width do
@@ -3998,6 +3999,20 @@ return steps.run({
     return reply.finish({applied = record.done.count > 0})
   end,
 })
+end
+commands.due = function()
+-- Record that a coordinator serves the jobs of a bucket, and take jobs that are due for a sweep.
+--
+-- A taken job is due again after args.lease_ms, unless its sweep schedules it. Coordinators therefore sweep different
+-- jobs, and another one sweeps the jobs of a coordinator that stops.
+--
+-- args   by_ms (processing time until which jobs are due), limit, lease_ms
+-- reply  jobs (the taken jobs, earliest first)
+local now = clock.now()
+clock.attend(now)
+local jobs = redis.call('ZRANGE', key.sweeps, '-inf', args.by_ms, 'BYSCORE', 'LIMIT', 0, args.limit)
+for _, job in ipairs(jobs) do redis.call('ZADD', key.sweeps, now + args.lease_ms, job) end
+return {map = {jobs = jobs}}
 end
 commands.evict = function()
 -- Evict substreams; ignore unknown substreams.
@@ -4816,81 +4831,81 @@ if type(result) == 'table' and result.refused then return {map = result.refused}
 if type(result) == 'string' and string.find(result, '^%u+ ') then result = {err = result} end  -- keeps its code
 error(result, 0)
 end
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_attend', flags = {},
-callback = function(keys, arguments) return call('attend', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_begin', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_begin', flags = {},
 callback = function(keys, arguments) return call('begin', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_commit', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_commit', flags = {},
 callback = function(keys, arguments) return call('commit', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_complete', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_complete', flags = {},
 callback = function(keys, arguments) return call('complete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_completeness', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_completeness', flags = {'no-writes'},
 callback = function(keys, arguments) return call('completeness', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_configure', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_configure', flags = {},
 callback = function(keys, arguments) return call('configure', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_confirm', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_confirm', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('confirm', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_declare', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_declare', flags = {},
 callback = function(keys, arguments) return call('declare', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_delete', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_delete', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('delete', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_distribution', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_distribution', flags = {'no-writes'},
 callback = function(keys, arguments) return call('distribution', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_done', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_done', flags = {},
 callback = function(keys, arguments) return call('done', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_evict', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_due', flags = {'allow-oom'},
+callback = function(keys, arguments) return call('due', keys, arguments[1]) end}
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_evict', flags = {},
 callback = function(keys, arguments) return call('evict', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_explain', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_explain', flags = {},
 callback = function(keys, arguments) return call('explain', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_heartbeat', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_heartbeat', flags = {},
 callback = function(keys, arguments) return call('heartbeat', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_history', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_history', flags = {'no-writes'},
 callback = function(keys, arguments) return call('history', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_hold', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_hold', flags = {},
 callback = function(keys, arguments) return call('hold', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_idle', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_idle', flags = {},
 callback = function(keys, arguments) return call('idle', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_late', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_late', flags = {'no-writes'},
 callback = function(keys, arguments) return call('late', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_put', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_put', flags = {},
 callback = function(keys, arguments) return call('put', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_queries', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_queries', flags = {'no-writes'},
 callback = function(keys, arguments) return call('queries', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_release', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_release', flags = {},
 callback = function(keys, arguments) return call('release', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_reopen', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_reopen', flags = {},
 callback = function(keys, arguments) return call('reopen', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_report', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_report', flags = {},
 callback = function(keys, arguments) return call('report', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_reset', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_reset', flags = {},
 callback = function(keys, arguments) return call('reset', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_restore', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_restore', flags = {},
 callback = function(keys, arguments) return call('restore', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_resume', flags = {'allow-oom'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_resume', flags = {'allow-oom'},
 callback = function(keys, arguments) return call('resume', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_retire', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_retire', flags = {},
 callback = function(keys, arguments) return call('retire', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_stage', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_stage', flags = {},
 callback = function(keys, arguments) return call('stage', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_staged', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_staged', flags = {'no-writes'},
 callback = function(keys, arguments) return call('staged', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_status', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_status', flags = {'no-writes'},
 callback = function(keys, arguments) return call('status', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_substreams', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_substreams', flags = {'no-writes'},
 callback = function(keys, arguments) return call('substreams', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_sweep', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_sweep', flags = {},
 callback = function(keys, arguments) return call('sweep', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_timeline', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_timeline', flags = {'no-writes'},
 callback = function(keys, arguments) return call('timeline', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_watch', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_watch', flags = {},
 callback = function(keys, arguments) return call('watch', keys, arguments[1]) end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_together', flags = {},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_together', flags = {},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end
 return replies
 end}
-redis.register_function{function_name = 'tidegate_e187ff8fbcbd3ab5_reads_together', flags = {'no-writes'},
+redis.register_function{function_name = 'tidegate_2192540adc3d5a3c_reads_together', flags = {'no-writes'},
 callback = function(keys, arguments)
 local replies = {}
 for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
@@ -14,35 +14,50 @@ from tidegate import times
 UNITS_PER_S = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
-def parse_amount(text: str) -> Decimal:
+class Amount(NamedTuple):
+    """A time or a duration.
+
+    Attributes:
+        number: A number in the unit of the file; milliseconds if ``has_unit``.
+        has_unit: Whether the text says the unit, as ISO 8601 or ``90s`` does.
+    """
+
+    number: Decimal
+    has_unit: bool
+
+
+def parse_amount(text: str) -> Amount:
     """Return a duration: a number in the unit of the file, or milliseconds from 90s, 30m, 2h, 1d.
 
     Raises:
         ValueError: If the text is not a duration.
     """
     try:
-        return _finite(Decimal(text))
+        return Amount(_finite(Decimal(text)), False)
     except InvalidOperation:
-        return Decimal(str(times.parse_duration_s(text))) * times.MS
+        return Amount(Decimal(str(times.parse_duration_s(text))) * times.MS, True)
 
 
-def parse_instant(value: Any) -> Decimal | None:
-    """Return a time: a number unchanged, or Unix milliseconds from ISO 8601 or a date.
+def parse_instant(value: Any) -> Amount | None:
+    """Return a time: a number unchanged, or Unix milliseconds from ISO 8601, a date or a timestamp.
 
     Return None for an empty value.
 
     Raises:
         ValueError: If the value is not a time.
     """
-    if value is None or value == "":
-        return None
-    if isinstance(value, date):
-        return Decimal(times.parse_time(value.isoformat()))
+    match value:
+        case None | "":
+            return None
+        case Amount():
+            return value
+        case date():
+            return Amount(Decimal(times.parse_time(value.isoformat())), True)
     try:
         # repr() gives the shortest decimal that parses to the same float: 0.1 stays 0.1.
-        return _finite(Decimal(repr(value) if isinstance(value, float) else str(value)))
+        return Amount(_finite(Decimal(repr(value) if isinstance(value, float) else str(value))), False)
     except InvalidOperation:
-        return Decimal(times.parse_time(str(value)))
+        return Amount(Decimal(times.parse_time(str(value))), True)
 
 
 def read_columns(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -89,7 +104,7 @@ def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[tuple[Any, ...]]
             for cells in zip(*(column.to_pylist() for column in columns), strict=True):
                 # Timestamps become whole milliseconds, rounded down: the Spark client classifies rows by these.
                 yield tuple(
-                    cell if unit is None or cell is None else cell * times.MS // unit
+                    cell if unit is None or cell is None else Amount(Decimal(cell * times.MS // unit), True)
                     for cell, unit in zip(cells, units, strict=True)
                 )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tidegate.cli.columns import parse_instant, read_columns
+from tidegate.cli.columns import Amount, parse_instant, read_columns
 
 if TYPE_CHECKING:
     from tidegate.domain.config import JobConfig
@@ -27,11 +27,13 @@ class Rows:
         rows: Rows with integer times.
         left_out: Number of rows without an event time.
         scale: Number of integer units in one unit of the file.
+        first: The event time of the first row, as in the file; None if there are no rows.
     """
 
     rows: list["Row"]
     left_out: int
     scale: int
+    first: Amount | None
 
     def scaled(self, number: Decimal) -> int:
         """Return a number in the unit of the file as an integer."""
@@ -48,26 +50,33 @@ def read_rows(
     """
     from tidegate.domain.simulate import Row
 
-    cells, left_out = _read_cells(file, event_time, substream, arrival)
+    cells, left_out, has_unit = _read_cells(file, event_time, substream, arrival)
     times = [number for at, _, arrived in cells for number in (at, arrived) if number is not None]
     decimals = max((-_exponent(number) for number in [*times, *numbers]), default=0)
     scale: int = 10 ** max(decimals, 0)
     rows = [
         Row(_scaled(at, scale), name, 0 if arrived is None else _scaled(arrived, scale)) for at, name, arrived in cells
     ]
-    return Rows(rows, left_out, scale)
+    return Rows(rows, left_out, scale, Amount(cells[0][0], has_unit) if cells else None)
 
 
-def _read_cells(file: Path, event_time: str, substream: str | None, arrival: str | None) -> tuple[list[Cells], int]:
+def _read_cells(
+    file: Path, event_time: str, substream: str | None, arrival: str | None
+) -> tuple[list[Cells], int, bool]:
+    """Return the cells of the rows, the number of rows without an event time, and whether the times have a unit."""
     names = [event_time, *(name for name in (substream, arrival) if name is not None)]
     read: list[Cells] = []
-    left_out = 0
+    left_out, has_unit = 0, None
     for number, row in enumerate(read_columns(file, names), start=1):
         values = list(row)
         try:
             at = parse_instant(values.pop(0))
             name = "" if substream is None else str(values.pop(0))
             arrived = None if arrival is None else parse_instant(values.pop(0))
+            for instant in filter(None, (at, arrived)):
+                if instant.has_unit != (instant.has_unit if has_unit is None else has_unit):
+                    raise ValueError("this file has both numbers and ISO 8601 times; write all times in one form")
+                has_unit = instant.has_unit
         except ValueError as error:
             raise typer.BadParameter(f"{file}, row {number}: {error}") from None
         if arrival is not None and arrived is None:
@@ -75,8 +84,8 @@ def _read_cells(file: Path, event_time: str, substream: str | None, arrival: str
         if at is None:
             left_out += 1
         else:
-            read.append((at, name, arrived))
-    return read, left_out
+            read.append((at.number, name, None if arrived is None else arrived.number))
+    return read, left_out, bool(has_unit)
 
 
 def read_policy(path: Path, scale: int, *, timed: bool) -> "JobConfig":

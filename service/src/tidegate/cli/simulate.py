@@ -10,8 +10,10 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from tidegate.cli.columns import parse_amount
+from tidegate import times
+from tidegate.cli.columns import Amount, parse_amount
 from tidegate.cli.coordinator import NOT_REACHED
+from tidegate.cli.options import Force
 from tidegate.cli.output import show_json, show_table
 from tidegate.cli.rows import Rows, plain_number, read_policy, read_rows
 
@@ -86,17 +88,24 @@ def simulate(
     min_completeness: Annotated[
         float | None, typer.Option(help="Choose a result with at least this completeness, such as 0.9.", min=0, max=1)
     ] = None,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the completeness and latency of lags and policies for the rows of a file."""
-    size, grace_time = _amount("--window", window), _amount("--grace", grace)
+    given = [("--window", window), ("--grace", grace), *(("--lags", lag) for lag in lags.split(",") if lag.strip())]
+    if max_latency is not None:
+        given.append(("--max-latency", max_latency))
+    amounts = [(option, _amount(option, text.strip())) for option, text in given]
+    size, grace_time = (amount.number for _, amount in amounts[:2])
     if size <= 0 or grace_time < 0:
         raise typer.BadParameter("--window must be greater than 0, and --grace at least 0")
-    longest = None if max_latency is None else float(_amount("--max-latency", max_latency))
-    lag_list = [_amount("--lags", part.strip()) for part in lags.split(",") if part.strip()]
+    longest = None if max_latency is None else float(amounts[-1][1].number)
+    lag_list = [amount.number for option, amount in amounts if option == "--lags"]
     if not lag_list and not policy:
         raise typer.BadParameter("give lags to simulate (--lags 0,2,5,10), or a --policy")
     rows = read_rows(file, event_time, substream, arrival, [*lag_list, size, grace_time])
+    if rows.first is not None and not force:
+        _check_units(file, rows.first, amounts)
     results = _simulated(rows, lag_list, policy or [], size, grace_time, declare, arrival is not None)
     if rows.left_out:
         typer.echo(f"Left out {rows.left_out} rows without an event time.", err=True)
@@ -123,7 +132,30 @@ def _simulated(
     return results
 
 
-def _amount(option: str, text: str) -> Decimal:
+def _check_units(file: Path, first: Amount, durations: Iterable[tuple[str, Amount]]) -> None:
+    """Raise BadParameter if the durations are unlikely to have the unit of the times of a file.
+
+    Args:
+        file: The file.
+        first: Its first event time.
+        durations: The durations with their options.
+    """
+    for option, duration in durations:
+        if first.has_unit and not duration.has_unit and duration.number:
+            number = plain_number(duration.number)
+            raise typer.BadParameter(
+                f"{option} {number} needs a unit, because {file} has ISO 8601 times; write {number}s"
+            )
+        if not first.has_unit and duration.has_unit and first.number == int(first.number):
+            doubt = times.doubt_about(int(first.number))
+            if doubt is not None:
+                raise typer.BadParameter(
+                    f"{option} has a unit, so the times of {file} must be milliseconds, but {doubt}. Or give all "
+                    "durations as numbers in the unit of the file. To use the times as they are, insist with --force."
+                )
+
+
+def _amount(option: str, text: str) -> Amount:
     try:
         return parse_amount(text)
     except ValueError as error:

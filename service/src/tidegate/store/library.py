@@ -81,11 +81,8 @@ PIECE = 500
 """Maximum number of entries of a piece. Each piece takes a function call, and other clients wait for it."""
 PIECES_KEPT_MS = 600_000
 """Time for which the pieces of a command stay, if the coordinator stops before it sends the command."""
-<<<<<<< HEAD
-# A server that is full still runs reads and deletes, records that coordinators run, and ends commands in steps.
-=======
 REPLIES_KEPT, REPLIES_KEPT_MS = 16, 60_000
-"""Number of replies to calls in ``ACTIONS`` that stay for each job, and the time for which they stay after the last call.
+"""Number of replies to calls in ``ACTIONS`` that stay for each job, and for how many milliseconds after the last call.
 All attempts of a coordinator together take less time."""
 ACTIONS = (
     *("complete", "configure", "declare", "done", "evict", "hold", "idle", "release", "reopen", "reset", "restore"),
@@ -95,8 +92,7 @@ ACTIONS = (
 
 If the answer to a call is lost, the coordinator may send the call again. It then gets the reply of the first attempt.
 """
-# A server that is full still runs reads and deletes, and the remaining steps of commands that have begun.
->>>>>>> wip-23
+# A server that is full still runs reads and deletes, records that coordinators run, and ends commands in steps.
 FLAGS = dict.fromkeys((*READS, READS_TOGETHER), "'no-writes'")
 FLAGS |= dict.fromkeys(("confirm", "delete", "due", "resume"), "'allow-oom'")
 CONSTANTS = {

@@ -113,6 +113,34 @@ def test_times_are_rounded_down_to_milliseconds(tmp_path: Path) -> None:
     assert results(before, *of)[0]["windows"] == 0
 
 
+@pytest.mark.parametrize(
+    ("cells", "options", "expected"),
+    [
+        (("1362900000", "1362903600"), ("--window", "1h"), "looks like Unix seconds; write 1362900000000"),
+        (("1362900000000000",), ("--window", "1h"), "looks like Unix microseconds"),
+        (("20130310", "20130311"), ("--window", "1d"), "looks like a date; write 2013-03-10"),
+        (("1362900000",), ("--window", "10", "--grace", "1m"), "--grace has a unit"),
+        (("2013-03-10T01:00:00Z",), ("--window", "60"), "--window 60 needs a unit"),
+        (("2013-03-10T01:00:00Z",), ("--window", "1m", "--lags", "0,5"), "--lags 5 needs a unit"),
+        (("2013-03-10T01:00:00Z", "1362877230"), ("--window", "1m"), "row 2: this file has both numbers and ISO 8601"),
+    ],
+)
+def test_units_that_do_not_match_are_refused(
+    tmp_path: Path, cells: tuple[str, ...], options: tuple[str, ...], expected: str
+) -> None:
+    """With seconds, windows of 1h would be 41 days long, and every lag would have a completeness of 100 %."""
+    file = csv(tmp_path / "f.csv", "t", *cells)
+    chosen = options if "--lags" in options else (*options, "--lags", "0")
+    shown = run(file, "--event-time", "t", *chosen, status=2).output
+    assert expected in " ".join(shown.replace("│", " ").split())
+
+
+def test_a_simulation_can_insist_on_its_units(tmp_path: Path) -> None:
+    file = csv(tmp_path / "f.csv", "t", "1362900000", "1362903600", "1362907200")
+    [row] = results(file, "--event-time", "t", "--lags", "0", "--window", "1h", "--force")
+    assert row["windows"] == 0
+
+
 def test_substreams_have_watermarks_of_their_own(tmp_path: Path) -> None:
     """A slow substream whose rows are in order loses rows under a single watermark, but not under its own."""
     lines = [line for n in range(100) for line in (f"{100 + n},fast", f"{n},slow")]

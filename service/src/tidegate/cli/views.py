@@ -9,7 +9,7 @@ from tidegate.cli.coordinator import Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url
 from tidegate.cli.output import show, show_json, show_table
 from tidegate.escapes import visible
-from tidegate.reads.sentences import HOLDER_REASONS, holder, plain_text, status_sentence
+from tidegate.reads.sentences import HOLDER_REASONS, holder, plain_text, status_sentence, unit_hint
 from tidegate.times import format_duration, format_time
 
 PAGE = 1000
@@ -61,6 +61,8 @@ def status(
         show_json({"job": record, "queries": queries, "substreams": substreams})
         return
     show(job_sentence(record))
+    if hint := unit_hint(record):
+        show(hint)
     _show_facts(record)
     if queries:
         _show_queries(queries, record["now_ms"])

@@ -18,7 +18,7 @@ from tidegate.page.scales import Scales
 from tidegate.reads.history import FILTERS, id_after
 from tidegate.reads.job_page import ACTIVE, RANGES_MS, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
 from tidegate.reads.late import LateHour
-from tidegate.reads.sentences import status_sentence
+from tidegate.reads.sentences import status_sentence, unit_hint
 from tidegate.web.context import Context
 
 HOURS_SHOWN = 3
@@ -93,6 +93,7 @@ def _headline(page: JobPage, record: Mapping[str, Any], view: JobPageSelection) 
     lost = [hour for hour in page.late.hours if _lost(hour)]
     return {
         "sentence": status_sentence(record),
+        "unit_hint": unit_hint(record),
         "holding": _holding(page, record, view),
         "most_lost": sorted(nlargest(HOURS_SHOWN, lost, key=_lost), key=lambda hour: hour.start),
     }

@@ -13,7 +13,7 @@ from typing import Any
 from tidegate.domain.config import LIMITS
 from tidegate.domain.health import is_held
 from tidegate.domain.journal import MOVEMENTS, Kind
-from tidegate.times import format_duration, format_time
+from tidegate.times import doubt_about, format_duration, format_time
 
 SILENT_MS = 5_000
 """Time without events after which a sentence calls a substream silent."""
@@ -122,6 +122,21 @@ def status_sentence(job: Mapping[str, Any]) -> list[Piece]:
     deadline = _next_deadline(job.get("holders"), now_ms)
     name = [*holder(held_by), *_reason(held_by, job.get("holds", ()))]
     return [*start, *name, *_explanation(held_by, now_ms, has_deadline=bool(deadline)), *deadline, "."]
+
+
+def unit_hint(job: Mapping[str, Any]) -> str | None:
+    """Return a hint if the event times of a job are unlikely to be in milliseconds; None otherwise.
+
+    Args:
+        job: Members of a ``JobStatus``. Without ``max_future_skew_ms``, event times can have any unit.
+    """
+    highest, max_future_skew_ms = job["max_event_time"], job["config"]["max_future_skew_ms"]
+    if highest is None or max_future_skew_ms is None or doubt_about(highest) is None:
+        return None
+    return (
+        "All event times are early in 1970, as seconds would be. Check that they are in milliseconds. If the whole job "
+        "has another unit, set max_future_skew_ms to null."
+    )
 
 
 def holder(held_by: Mapping[str, Any]) -> list[Piece]:

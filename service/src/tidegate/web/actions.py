@@ -168,6 +168,13 @@ async def check_times(store: JobStore, job: str, field: str, given: Iterable[int
         raise Problem.of_field(field, f"{doubt}. To use {field} as it is, insist with force.")
 
 
+def check_processing_time(field: str, at_ms: int | None) -> None:
+    """Raise Problem if a processing time of a request is unlikely to be in milliseconds."""
+    doubt = None if at_ms is None else times.doubt_about(at_ms)
+    if doubt is not None:
+        raise Problem.of_field(field, f"{doubt}.")
+
+
 async def hold(store: JobStore, job: str, request: HoldRequest, audit: AuditInfo) -> tuple[str, CommandResult]:
     """Hold the watermark, and return the name of the hold and the result of the command."""
     await check_times(store, job, "at_most", [request.at_most], request.force)

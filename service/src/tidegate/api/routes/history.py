@@ -9,6 +9,7 @@ from tidegate.domain.journal import Kind
 from tidegate.domain.numbers import EXACT_DOUBLE
 from tidegate.reads.history import RECORD_ID, HistoryPage, read_history
 from tidegate.web.access import allowed
+from tidegate.web.actions import check_processing_time
 from tidegate.web.bodies import compact_answer
 from tidegate.web.context import ContextOf, JobId
 
@@ -43,4 +44,6 @@ async def history(
     ] = 100,
 ) -> Response:
     """Return the records of a job, latest first."""
+    check_processing_time("as_of", as_of)
+    check_processing_time("since", since)
     return compact_answer(await read_history(context.reader, job, as_of, since, kind or (), before, limit))

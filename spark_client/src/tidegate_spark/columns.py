@@ -118,11 +118,7 @@ class Columns:
             case TimestampType():
                 return f"unix_millis({named})"
             case TimestampNTZType():
-                # Add up the parts, because a cast or timestampdiff would apply the session's time zone.
-                return (
-                    f"(unix_date(cast({named} as date)) * 86400000L + hour({named}) * 3600000L"
-                    f" + minute({named}) * 60000L + cast(floor(extract(second from {named}) * 1000) as long))"
-                )
+                return of_ntz(named)
             case _:
                 return named
 
@@ -163,6 +159,15 @@ def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:
         return list(times.to_pylist())
     assert times.type.unit == "us", "Spark's timestamps are in microseconds"
     return [None if micros is None else micros // 1000 for micros in times.cast(pa.int64()).to_pylist()]
+
+
+def of_ntz(time: str) -> str:
+    """Return the epoch milliseconds of a time without a time zone, read as UTC, as SQL text."""
+    # Add up the parts, because a cast or timestampdiff would apply the session's time zone.
+    return (
+        f"(unix_date(cast({time} as date)) * 86400000L + hour({time}) * 3600000L"
+        f" + minute({time}) * 60000L + cast(floor(extract(second from {time}) * 1000) as long))"
+    )
 
 
 def from_time(kind: DataType, time: str) -> str:

@@ -303,6 +303,7 @@ def milliseconds(name: str, duration: Any, at_least: int = 0) -> int:
     whole, rest = divmod(duration, timedelta(milliseconds=1))
     if whole < at_least or rest:
         raise InvalidUsage(
-            f"{name} must be {at_least} ms or more, in whole milliseconds; it is {duration.total_seconds()} s."
+            f"{name} must be {at_least} ms or more, in whole milliseconds; it is "
+            f"{duration / timedelta(milliseconds=1):.15g} ms."
         )
     return whole

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark import cloudpickle
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tidegate_spark.batch import utc_text
 from tidegate_spark.columns import Columns
 from tidegate_spark.config import check_id
 from tidegate_spark.errors import InvalidUsage
@@ -29,11 +30,14 @@ from tidegate_spark.protocol.settings import InputComplete, QuerySettings
 from tidegate_spark.spark_settings import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
 from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, is_connect, version_of
 from tidegate_spark.windows.builder import WindowSettings
+from tidegate_spark.windows.days import DAY_MS
 from tidegate_spark.windows.windowing import Windowing
 
 log = logging.getLogger("tidegate")
 
 HEARTBEAT_MS = 1000
+CHECKED_DAYS = 25_000
+"""Number of days from 1970 on whose boundaries in Python are compared with those in Spark: until June 2038."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class QueryStart:
         batch_options = replace(options, persist=self._persists())
         function = BatchFunction(session, self.columns, self._handler(), batch_options, of_timestamps)
         warn_of_partitions(session.log, self.columns, self.df)
+        if options.windowed is not None:
+            check_days(spark, options.windowed.frame)
         session.run(session.protocol.start())
         writer = self._writer(function)
         listener = HeartbeatListener(spark, session)
@@ -119,7 +125,7 @@ class QueryStart:
         frame = windowed.frame
         results = sorted(f"{name}={aggregate.kind}" for name, aggregate in windowed.aggregates.items())
         return QueryChoices.of(
-            columns.event_time, columns.substream, [frame.size, frame.slide, frame.offset], [list(windowed.by), results]
+            columns.event_time, columns.substream, [*frame.options().values()], [list(windowed.by), results]
         )
 
     def _handler(self) -> BatchHandler:
@@ -175,16 +181,35 @@ class QueryStart:
     def _markers(self, frame: Frame) -> DataFrame:
         """Return a stream without rows that causes a batch whenever a window closes."""
         # PySpark 3.5 has no data sources in Python, so the module cannot be imported there.
-        from tidegate_spark.windows import markers
+        from tidegate_spark.windows import days, markers
 
         spark = self.df.sparkSession
-        cloudpickle.register_pickle_by_value(markers)  # type: ignore[no-untyped-call]
+        for module in (days, markers):
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         try:
             spark.dataSource.register(markers.Markers)
         finally:
-            cloudpickle.unregister_pickle_by_value(markers)  # type: ignore[no-untyped-call]
-        options = {**self.connection.reader_options, **asdict(frame)}
+            for module in (days, markers):
+                cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+        options = {**self.connection.reader_options, **frame.options()}
         return spark.readStream.format(markers.Markers.name()).schema(self.df.schema).options(**options).load()
+
+
+def check_days(spark: SparkSession, frame: Frame) -> None:
+    """Raise InvalidUsage if Spark and Python disagree about the days of a time zone.
+
+    Spark assigns the rows to windows, and Python decides which windows are closed. The versions of their time zone data
+    may differ.
+    """
+    if frame.time_zone is None:
+        return
+    noons = spark.range(0, CHECKED_DAYS, 3).selectExpr(f"id * {DAY_MS}L + {DAY_MS // 2}L AS noon")
+    for noon, start in noons.selectExpr("noon", f"{frame.starts('noon')} AS start").collect():
+        if frame.cut(noon) != start:
+            raise InvalidUsage(
+                f"Python and Java disagree about the day of {utc_text(noon)} in {frame.time_zone}. Update the time "
+                "zones of the older one: the package tzdata for Python, or the Java runtime."
+            )
 
 
 def warn_of_partitions(log: QueryLog, columns: Columns, df: DataFrame) -> None:

@@ -101,7 +101,11 @@ class Stream:
     # -- windows --------------------------------------------------------------------------------------------------
 
     def windows(
-        self, size: timedelta | int, slide: timedelta | int | None = None, offset: timedelta | int | None = None
+        self,
+        size: timedelta | int,
+        slide: timedelta | int | None = None,
+        offset: timedelta | int | None = None,
+        time_zone: str | None = None,
     ) -> WindowBuilder["Stream"]:
         """Group the rows by windows ``[start, start + size)`` of event time. Call ``.agg(...)`` on the result.
 
@@ -110,13 +114,16 @@ class Stream:
         Args:
             size: Length of a window.
             slide: Step from one window to the next, at most ``size``; default: ``size``.
-            offset: Distance of the window boundaries from the epoch; default: 0.
+            offset: Distance of the window boundaries from the epoch, or with ``time_zone`` from midnight; default: 0.
+            time_zone: Time zone such as ``Europe/Berlin``, for windows of a day: each is a day of this time zone, also
+                if it has 23 or 25 hours. Default: days of UTC.
 
         Raises:
             InvalidUsage: If a length has the wrong type, there are gaps between the windows, or a row would be in more
                 than 1,000 windows.
         """
-        frame = Frame.of(size, slide, offset, of_timestamps=self.columns.are_timestamps(self.df))
+        of_timestamps = self.columns.are_timestamps(self.df)
+        frame = Frame.of(size, slide, offset, of_timestamps=of_timestamps, time_zone=time_zone)
         return WindowBuilder(frame, self.df.columns, self._with_windows)
 
     def _with_windows(self, windowed: WindowSettings) -> "Stream":

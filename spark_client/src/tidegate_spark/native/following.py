@@ -103,7 +103,7 @@ class NativeStream:
             rate_limited=self.options.get("rate_limited_source"),
             choices=asdict(QueryChoices.of(self.columns.event_time, self.columns.substream)),
             replaces_substreams=self.options.get("replaces_substreams", False),
-            frame=None if self.frame is None else asdict(self.frame),
+            frame=None if self.frame is None else self.frame.options(),
             delay_ms=self.delay_ms,
             checks_delay=self.options.get("duplicates_within") is None,
             retained=int(self.df.sparkSession.conf.get(BATCHES_RETAINED) or 1),

@@ -23,7 +23,7 @@ class QueryChoices:
         event_time: The event time column.
         substream: The substream columns; None if the query has one substream, or one for each source partition.
         by_source_partition: Whether each source partition is a substream.
-        windows: Size, slide and offset of the windows; None if the query has no windows.
+        windows: Size, slide, offset and, if it has one, time zone of the windows; None if the query has no windows.
         results: The columns to group by, and ``name=kind`` of each aggregate; None if the query has no windows.
     """
 
@@ -86,7 +86,5 @@ class QueryChoices:
         if self.windows is None or self.results is None:
             return "no windows"
         by, aggregates = self.results
-        size, slide, offset = self.windows
-        return (
-            f"windows({size}, {slide}, {offset}).agg({', '.join([*map(repr, by), *aggregates])}) of {self.event_time!r}"
-        )
+        frame = ", ".join(map(str, self.windows))
+        return f"windows({frame}).agg({', '.join([*map(repr, by), *aggregates])}) of {self.event_time!r}"

@@ -1,7 +1,7 @@
 """A source without rows. Its offset follows the job's watermark, so Spark runs a batch whenever windows close.
 
-This module is pickled by value, so that Spark's Python does not need this package. The module therefore imports no
-other module of the package.
+This module is pickled by value, so that Spark's Python does not need this package. The module therefore imports only
+:mod:`tidegate_spark.windows.days`, which is pickled with it.
 """
 
 import http.client
@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from tidegate_spark.windows.days import LocalDays
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -34,13 +36,15 @@ class WatermarkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A reader of a job's watermark.
 
     Args:
-        options: ``url`` of the watermark, and ``size``, ``slide`` and ``offset`` of the windows. Optional:
-            ``authorization_token``, the value of the ``Authorization`` header, under a name that Spark redacts.
+        options: ``url`` of the watermark, and ``size``, ``slide`` and ``offset`` of the windows. Optional: the
+            ``time_zone`` of the windows, and ``authorization_token``, the value of the ``Authorization`` header, under
+            a name that Spark redacts.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._url, self._authorization = options["url"], options.get("authorization_token")
         self._size, self._slide, self._offset = (int(options[name]) for name in ("size", "slide", "offset"))
+        self._days = LocalDays(options["time_zone"], self._offset) if "time_zone" in options else None
         self._poll_at = 0.0
         self._watermark: int | None = None
         self._available_now = False
@@ -94,6 +98,8 @@ class WatermarkReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         watermark: int | None = state["coalesced_watermark"]
         if watermark is None:
             return None
+        if self._days is not None:
+            return self._days.end_after(watermark - 1) if state["complete"] else self._days.start_before(watermark)
         if state["complete"]:  # the last windows close even if they end above the watermark
             watermark += self._size - 1
         return watermark - (watermark - self._offset - self._size) % self._slide

@@ -198,7 +198,7 @@ class Windowing(BatchHandler):
         return self._ends_above(classifier.pinned_watermark - self.lateness)
 
     def _ends_above(self, watermark: int | None) -> str:
-        return "true" if watermark is None else f"({_START} > {watermark - self._windows.size}L)"
+        return "true" if watermark is None else f"({_START} >= {self._windows.first_open(watermark)}L)"
 
     # -- results --------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Windowing(BatchHandler):
         closes = self._ends_above(version.closed_before)
         emitted = f"NOT {self._ends_above(version.closed)} AND ({closes} OR {touched})"
         rows = self._store.read(merged.spark, version.rows_of).filter(emitted)
-        start, end = (from_time(self._kind, time) for time in (_START, f"({_START} + {self._windows.size}L)"))
+        start, end = (from_time(self._kind, time) for time in (_START, self._windows.end(_START)))
         changed = F.expr(f"NOT {closes} AND {_BEFORE} IS NOT NULL")
         results = rows.select(
             F.expr(f"named_struct('start', {start}, 'end', {end}) AS window"),
@@ -252,6 +252,8 @@ class Windowing(BatchHandler):
 
     def _layout(self, schema: StructType) -> str:
         frame = f"windows of {self._windows.size} every {self._windows.slide} from {self._windows.offset}"
+        if self._windows.time_zone is not None:
+            frame += f" in {self._windows.time_zone}"
         names = [*self._by, *self._aggregates]
         columns = zip(names, (field.dataType.simpleString() for field in schema.fields[1:]), strict=True)
         return f"{frame}: " + ", ".join(f"{name} {kind}" for name, kind in columns)

@@ -58,8 +58,8 @@ def test_a_day_of_23_hours_is_one_window(spark: SparkSession, job: Job, tmp_path
     daily = stream.windows(DAY, time_zone=ZONE.key).agg(rows=windows.count()).foreach_batch(write)
     to_the_end(daily, checkpoint)
     assert found == {
-        datetime(2013, 3, 10): (timedelta(hours=23), 2),  # noqa: DTZ001 - as the clock showed it
-        datetime(2013, 3, 11): (DAY, 1),  # noqa: DTZ001
+        datetime(2013, 3, 10): (timedelta(hours=23), 2),
+        datetime(2013, 3, 11): (DAY, 1),
     }
 
 

@@ -84,7 +84,7 @@ def test_what_is_removed_leaves_no_trace(removal: str) -> None:
 
 
 def test_an_eviction_of_a_slow_substream_keeps_the_history() -> None:
-    """Retention must not start anew with each eviction."""
+    """Retention must not start again with each eviction."""
     job = machine(max_retention_ms=160)
     job.report({"a": 100, "b": 10, "slow": 20}, 0)
     job.evict(DIRECT, ["slow"], 80)

@@ -19,7 +19,7 @@ from tidegate_spark.hook.batch_function import REPORT_TASKS
 from tidegate_spark.hook.classify import RowRoute
 from tidegate_spark.hook.delays import DelayOrder
 from tidegate_spark.hook.folding import Mode
-from tidegate_spark.hook.handlers import UserFunction, takes_batch
+from tidegate_spark.hook.handlers import UserFunction, check_function, takes_batch
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.start import HEARTBEAT_MS, QueryStart, StreamOptions, check_start, located
@@ -92,7 +92,8 @@ class Stream:
 
         Errors of the function are logged and do not fail the batch.
         """
-        return self._with(on_commit=_checked_function("on_commit", function))
+        check_function("on_commit", function)
+        return self._with(on_commit=function)
 
     def show_progress(self) -> "Stream":
         """Print a line for each committed batch."""
@@ -339,12 +340,6 @@ def _checked_flag(method: str, flag: Any) -> bool:
     if not isinstance(flag, bool):
         raise InvalidUsage(f"{method}() takes True or False, not {flag!r}.")
     return flag
-
-
-def _checked_function(method: str, function: Any) -> Any:
-    if not callable(function):
-        raise InvalidUsage(f"{method}() takes a function, not {function!r}.")
-    return function
 
 
 def _checked_word(method: str, word: Word, words: tuple[str, ...]) -> Word:

@@ -31,6 +31,12 @@ class UserFunctionError(Exception):
         self.error = error
 
 
+def check_function(method: str, function: Any) -> None:
+    """Raise InvalidUsage if the argument of a method is not a function."""
+    if not callable(function):
+        raise InvalidUsage(f"{method}() takes a function, not {function!r}.")
+
+
 def takes_batch(method: str, function: Any) -> bool:
     """Return whether a user's function gets the :class:`Batch` as third argument.
 
@@ -44,8 +50,7 @@ def takes_batch(method: str, function: Any) -> bool:
     Raises:
         InvalidUsage: If the function takes neither two nor three arguments.
     """
-    if not callable(function):
-        raise InvalidUsage(f"{method}() takes a function, not {function!r}.")
+    check_function(method, function)
     try:
         signature = inspect.signature(function)
     except ValueError:  # a function in C may have no signature

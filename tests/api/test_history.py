@@ -135,7 +135,7 @@ def test_a_misspelt_parameter_is_refused_everywhere(http: httpx.Client, make_job
     path = make_job()
     answer = http.get(f"{path}/watermark?atleast=5")
     assert answer.status_code == 422
-    assert answer.json()["detail"] == "atleast: unknown parameter; this call accepts: at_least, timeout_s."
+    assert answer.json()["detail"] == "atleast: unknown parameter; this call accepts: at_least, timeout_s, force."
     assert http.delete(f"{path}?reason=old").json()["detail"].endswith("this call accepts: none.")
     assert http.get(path).status_code == 200
 

@@ -134,6 +134,20 @@ def test_a_time_in_seconds_is_refused_without_force(run: Run, flights: str) -> N
         refusal = run(*command, status=1).stderr
         assert f"{seconds} looks like Unix seconds; write {BASE}, in milliseconds" in refusal, refusal
     assert "held by" in run("wait", flights, "--timeout", "0s", "--at-least", seconds, "--force", status=3).stdout
+    assert "looks like Unix seconds" in run("history", flights, "--as-of", seconds, status=1).stderr
+
+
+@pytest.mark.parametrize(("max_future_skew_ms", "is_doubted"), [(86_400_000, True), (None, False)])
+def test_status_doubts_event_times_in_seconds(
+    run: Run, http: httpx.Client, job_name: str, max_future_skew_ms: int | None, is_doubted: bool
+) -> None:
+    """Devices that send seconds keep a job running in January 1970. A job whose times have another unit says so."""
+    path = f"/v1/jobs/{job_name}"
+    config = CONFIG | {"max_future_skew_ms": max_future_skew_ms}
+    http.put(path, json=config, headers={"If-None-Match": "*"}).raise_for_status()
+    http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [BASE // 1000]}).raise_for_status()
+    for text in (run("status", job_name).stdout, http.get(f"/jobs/{job_name}").text):
+        assert ("All event times are early in 1970, as seconds would be." in " ".join(text.split())) == is_doubted
 
 
 def test_wait_outlives_a_restart(tmp_path: Path) -> None:

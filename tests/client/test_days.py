@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tidegate_spark import InvalidUsage
+from tidegate_spark.days import DAY_MS, LocalDays
 from tidegate_spark.frame import Frame
-from tidegate_spark.windows.days import DAY_MS, LocalDays
 
 HOUR_MS = 3_600_000
 ZONES = [

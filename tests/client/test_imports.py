@@ -25,7 +25,7 @@ LAYERS = [
     ["reads"],
     ["protocol"],
     ["arguments", "batch", "columns", "frame", "spark_settings", "versions", "logs"],
-    ["config", "substreams", "clock", "errors"],
+    ["config", "substreams", "clock", "days", "errors"],
 ]
 """Layers from top to bottom. A module may import from its own layer and from lower ones, without a cycle."""
 

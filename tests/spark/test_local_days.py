@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 
 from tests.support.streams import to_the_end
 from tidegate_spark import InvalidUsage, Job, start, windows
+from tidegate_spark.days import DAY_MS
 from tidegate_spark.frame import Frame
 from tidegate_spark.spark_settings import setting
 from tidegate_spark.testing import FileBatches
-from tidegate_spark.windows.days import DAY_MS
 
 ZONE = ZoneInfo("America/New_York")
 DAY = timedelta(days=1)
@@ -42,10 +42,10 @@ def test_spark_and_python_agree_about_days(spark: SparkSession, zone: str, sessi
 
 def test_a_day_of_23_hours_is_one_window(spark: SparkSession, job: Job, tmp_path: Path, checkpoint: str) -> None:
     """On 10 March 2013, the clocks went forward in New York."""
-    source = FileBatches(tmp_path / "input", "k string, t timestamp")
+    source = FileBatches(tmp_path / "input", "k string, day timestamp")
     for text in ("2013-03-10T00:00", "2013-03-10T23:59", "2013-03-11T00:00", "2013-03-12T12:00"):
         moment = datetime.fromisoformat(text).replace(tzinfo=ZONE).astimezone(UTC)
-        source.add({"k": "a", "t": moment.isoformat()})
+        source.add({"k": "a", "day": moment.isoformat()})
     found: dict[datetime, tuple[timedelta, int]] = {}
 
     def write(df: DataFrame, batch_id: int) -> None:
@@ -54,7 +54,7 @@ def test_a_day_of_23_hours_is_one_window(spark: SparkSession, job: Job, tmp_path
             begins = datetime.fromtimestamp(begin / 1000, ZONE).replace(tzinfo=None)
             found[begins] = timedelta(milliseconds=end - begin), rows
 
-    stream = job.stream(source.stream(spark), event_time="t", substream="k")
+    stream = job.stream(source.stream(spark), event_time="day", substream="k")
     daily = stream.windows(DAY, time_zone=ZONE.key).agg(rows=windows.count()).foreach_batch(write)
     to_the_end(daily, checkpoint)
     assert found == {

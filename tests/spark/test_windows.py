@@ -126,7 +126,11 @@ def test_windows_equal_a_count_by_hand(
     results = Results()
     stream = tens(job, source, spark, results)
     lengths = {"size": size * SECOND, "slide": slide * SECOND, "offset": offset * SECOND}
-    windowed = stream.windows(**lengths).agg("k", rows=windows.count()).allowed_lateness(lateness * SECOND)
+    windowed = (
+        stream.windows(lengths["size"], lengths["slide"], lengths["offset"])
+        .agg("k", rows=windows.count())
+        .allowed_lateness(lateness * SECOND)
+    )
     to_the_end(results.after(windowed), checkpoint)
     emitted, classes = expected(batches, results, lateness=lateness * SECOND, **lengths)
     assert {

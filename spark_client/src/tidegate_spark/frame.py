@@ -9,10 +9,15 @@ from pyspark.sql.types import TimestampNTZType
 
 from tidegate_spark.columns import from_time, of_ntz
 from tidegate_spark.config import event_time_length
+from tidegate_spark.days import DAY_MS, LocalDays
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.windows.days import DAY_MS, LocalDays
 
 MAX_WINDOWS_PER_ROW = 1_000
+RESERVED_PREFIX = "tidegate_"
+"""Prefix of the columns that the client adds to a stream."""
+
+_EACH = f"{RESERVED_PREFIX}each"
+"""Name of an element of an array in SQL. It would hide a user's column of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ class Frame:
     def end(self, start: str) -> str:
         """Return the end of the window with a start as SQL text."""
         if self.time_zone is not None:
-            return f"array_min(filter({self._starts_around(start)}, s -> s > {start}))"
+            return f"array_min(filter({self._starts_around(start)}, {_EACH} -> {_EACH} > {start}))"
         return f"({start} + {self.size}L)"
 
     def starts(self, time: str) -> str:
@@ -134,7 +139,7 @@ class Frame:
         The start is null if the event time is null. If windows overlap, the explosion removes such rows.
         """
         if self.time_zone is not None:
-            return f"array_max(filter({self._starts_around(time)}, s -> s <= {time}))"
+            return f"array_max(filter({self._starts_around(time)}, {_EACH} -> {_EACH} <= {time}))"
         into_the_last = f"pmod({time} - {self.offset}L, {self.slide}L)"
         last = f"({time} - {into_the_last})"
         if self.slide == self.size:
@@ -146,9 +151,8 @@ class Frame:
         """Return an array with the starts of the days around a time as SQL text."""
         clock = f"convert_timezone('UTC', '{self.time_zone}', {from_time(TimestampNTZType(), time)})"
         day = f"unix_date(cast({clock} as date))"
-        seconds = f"cast({self.offset}L as decimal(18,3)) / cast(1000 as decimal(4,0))"
-        begins = f"timestamp_ntz'1970-01-01 00:00:00' + make_dt_interval(day, 0, 0, cast({seconds} as decimal(18,6)))"
-        moments = (
-            f"transform(sequence({day} - 1, {day} + 2), day -> convert_timezone('{self.time_zone}', 'UTC', {begins}))"
-        )
-        return f"transform({moments}, moment -> {of_ntz('moment')})"
+        seconds = f"cast(cast({self.offset}L as decimal(18,3)) / cast(1000 as decimal(4,0)) as decimal(18,6))"
+        begins = f"timestamp_ntz'1970-01-01 00:00:00' + make_dt_interval({_EACH}, 0, 0, {seconds})"
+        moment = f"convert_timezone('{self.time_zone}', 'UTC', {begins})"
+        moments = f"transform(sequence({day} - 1, {day} + 2), {_EACH} -> {moment})"
+        return f"transform({moments}, {_EACH} -> {of_ntz(_EACH)})"

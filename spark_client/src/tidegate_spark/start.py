@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tidegate_spark import days
 from tidegate_spark.batch import utc_text
 from tidegate_spark.columns import Columns
 from tidegate_spark.config import check_id
@@ -30,7 +31,6 @@ from tidegate_spark.protocol.settings import InputComplete, QuerySettings
 from tidegate_spark.spark_settings import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
 from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, is_connect, version_of
 from tidegate_spark.windows.builder import WindowSettings
-from tidegate_spark.windows.days import DAY_MS
 from tidegate_spark.windows.windowing import Windowing
 
 log = logging.getLogger("tidegate")
@@ -181,7 +181,7 @@ class QueryStart:
     def _markers(self, frame: Frame) -> DataFrame:
         """Return a stream without rows that causes a batch whenever a window closes."""
         # PySpark 3.5 has no data sources in Python, so the module cannot be imported there.
-        from tidegate_spark.windows import days, markers
+        from tidegate_spark.windows import markers
 
         spark = self.df.sparkSession
         for module in (days, markers):
@@ -203,7 +203,7 @@ def check_days(spark: SparkSession, frame: Frame) -> None:
     """
     if frame.time_zone is None:
         return
-    noons = spark.range(0, CHECKED_DAYS, 3).selectExpr(f"id * {DAY_MS}L + {DAY_MS // 2}L AS noon")
+    noons = spark.range(0, CHECKED_DAYS, 3).selectExpr(f"id * {days.DAY_MS}L + {days.DAY_MS // 2}L AS noon")
     for noon, start in noons.selectExpr("noon", f"{frame.starts('noon')} AS start").collect():
         if frame.cut(noon) != start:
             raise InvalidUsage(

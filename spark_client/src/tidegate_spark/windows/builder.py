@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.frame import Frame
+from tidegate_spark.frame import RESERVED_PREFIX, Frame
 from tidegate_spark.windows.aggregates import Aggregate
 from tidegate_spark.windows.state import StateStore
-
-RESERVED_PREFIX = "tidegate_"
-"""Prefix of the columns that the client adds to a stream."""
 
 Described = TypeVar("Described")
 

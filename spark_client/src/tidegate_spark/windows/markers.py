@@ -1,7 +1,7 @@
 """A source without rows. Its offset follows the job's watermark, so Spark runs a batch whenever windows close.
 
 This module is pickled by value, so that Spark's Python does not need this package. The module therefore imports only
-:mod:`tidegate_spark.windows.days`, which is pickled with it.
+:mod:`tidegate_spark.days`, which is pickled with it.
 """
 
 import http.client
@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from tidegate_spark.windows.days import LocalDays
+from tidegate_spark.days import LocalDays
 
 try:
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow

@@ -22,11 +22,12 @@ from pyspark.sql.types import DataType, StructType
 from tidegate_spark.batch import Batch
 from tidegate_spark.columns import from_time, quoted
 from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.frame import RESERVED_PREFIX
 from tidegate_spark.hook.classify import RowClassifier, not_too_low
 from tidegate_spark.hook.handlers import AfterCommit, BatchHandler, BatchRows, UserFunction, call_user
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.spark_settings import ADAPTIVE, setting
-from tidegate_spark.windows.builder import RESERVED_PREFIX, WindowSettings
+from tidegate_spark.windows.builder import WindowSettings
 from tidegate_spark.windows.state import FileState
 
 VERSIONS_KEPT = 10

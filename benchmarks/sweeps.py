@@ -57,7 +57,9 @@ async def _create(url: str) -> None:
 
     async def create(number: int) -> None:
         await store.configure(f"job-{number}", config, document, None)
-        await store.report(f"job-{number}", direct_pieces(["a"], max_event_times=[now_ms]))
+        await store.report(
+            f"job-{number}", direct_pieces(["a"], max_event_times=[now_ms], watermarks=None, min_event_times=None)
+        )
 
     for first in range(0, JOBS, AT_ONCE):
         await asyncio.gather(*map(create, range(first, first + AT_ONCE)))

@@ -89,7 +89,7 @@ def test_a_renamed_query_names_the_missing_handover(job: Job, runs: Runs, caplog
     progress = Checkpoint(str(runs.directory)).read("progress")
     assert progress is not None
     assert progress["renamed_from"] is None
-    assert "hand_over" not in caplog.text
+    assert "Hand them over" not in caplog.text
 
 
 @pytest.mark.parametrize("committed", [True, False])

@@ -56,7 +56,7 @@ def test_a_day_is_as_long_as_on_the_clock(zone: str, noon: str, hours: float) ->
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("offset", [0, 6 * HOUR_MS, 24 * HOUR_MS - 1])
 def test_days_have_no_gaps_and_no_overlaps(zone: str, offset: int) -> None:
-    """Every time is in one day, whatever the clocks do."""
+    """Every time is in exactly one day, also where the clocks change."""
     days, chosen = LocalDays(zone, offset), random.Random(0)  # noqa: S311 - the same times each time
     times = [chosen.randrange(ms("1900-01-01"), ms("2100-01-01")) for _ in range(300)]
     times += [chosen.randrange(-(2**53), 2**53) for _ in range(100)]

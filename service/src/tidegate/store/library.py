@@ -88,7 +88,7 @@ ACTIONS = (
     *("complete", "configure", "declare", "done", "evict", "hold", "idle", "release", "reopen", "reset", "restore"),
     "retire",
 )
-"""Commands of which a repetition has another effect or another reply. Each call has an id, ``args.call``.
+"""Commands that have another effect or another reply if they are repeated. Each call has an id, ``args.call``.
 
 If the answer to a call is lost, the coordinator may send the call again. It then gets the reply of the first attempt.
 """

@@ -1,8 +1,8 @@
 -- @include parts/queries
 -- The clock of a job, which never goes back. Observed time excludes outages: the time in which no coordinator ran.
 --
--- Each command shows that a coordinator runs, and so does the sweeper of each coordinator (commands/attend). A gap between
--- two of them that is longer than args.unattended_after_ms is an outage of all jobs of the bucket.
+-- Each command shows that a coordinator runs, and so does the sweeper of each coordinator (commands/due). A gap of more than
+-- args.unattended_after_ms between two of them is an outage for every job of the bucket.
 local refuse = values.refuse
 local job = state.job
 local clock = {}

@@ -4,6 +4,8 @@ from typing import Any
 
 import schemathesis
 
+from tidegate.times import doubt_about
+
 COLUMNS = {
     "max_event_times",
     "min_event_times",
@@ -18,20 +20,29 @@ COLUMNS = {
     "delays",
     "hours",
 }
+TIMES = {"at_least", "at_most", "before", "since", "up_to", "as_of", "watermarks"}
+"""Parameters and members whose values are questioned if they are unlikely to be in milliseconds."""
 LONGEST_NAME = 200
 FIRST_HOUR, LAST_HOUR, MOST_ROWS = -2_501_999_793, 2_501_999_792, 10**12
 
 
 @schemathesis.hook
 def before_call(_context: Any, case: Any, _arguments: Any) -> None:
-    """Change a generated body so that it meets these rules:
+    """Change a generated request so that it meets these rules:
 
+    * Times are in milliseconds.
     * Columns are as long as the list of substreams.
     * Names that JSON Schema allows have at most 200 bytes.
     * A window's size is a multiple of its slide, and its offset is below its size.
     * The lag of a cold start lies between floor and ceiling.
     * Counts by hour do not exceed the counts of their substream.
     """
+    for given in (case.query, case.body):
+        for name in TIMES & set(given if isinstance(given, dict) else ()):
+            value = given[name]
+            given[name] = (
+                [_in_milliseconds(each) for each in value] if isinstance(value, list) else _in_milliseconds(value)
+            )
     if not isinstance(case.body, dict):
         return
     for table in (case.body, case.body.get("rows")):
@@ -48,6 +59,14 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
             throttle["size_ms"] = slide
         if _whole(throttle.get("offset_ms")):
             throttle["offset_ms"] %= throttle["size_ms"]
+
+
+def _in_milliseconds(value: Any) -> Any:
+    """Return 0 for a number that looks like a time in another unit or like a date, and any other value as it is."""
+    try:
+        return 0 if not isinstance(value, bool) and doubt_about(int(value)) else value
+    except (TypeError, ValueError, OverflowError):
+        return value
 
 
 def _put_in_order(policy: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from redis import Redis
 from benchmarks.paired import interleave
 from benchmarks.processes import processor_s
 from benchmarks.results import Row, Spread
-from tidegate.domain.ledger import HOUR
+from tidegate.domain.completeness import HOUR
 from tidegate_spark.testing import CoordinatorProcess
 
 BATCHES = {1: 100, 100: 50, 1_000: 10, 10_000: 3}

@@ -22,8 +22,8 @@ from benchmarks.processes import family_s, processor_s
 from benchmarks.results import Row, Spread, ratios
 from tidegate.domain import commands
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.state import JobState
+from tidegate.domain.job import JobState
+from tidegate.domain.policies import LimitingLag
 from tidegate_spark.testing import CoordinatorProcess
 
 SUBSTREAMS = 1_000

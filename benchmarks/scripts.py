@@ -17,7 +17,7 @@ from benchmarks.processes import processor_s
 from benchmarks.results import Row, Spread, ratios
 from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag, LimitingTimestampAndWallClockLag, Policy
+from tidegate.domain.policies import LimitingLag, LimitingTimestampAndWallClockLag, Policy
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyspace import JOBS, SWEEPS, job_key

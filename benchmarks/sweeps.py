@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.paired import interleave
 from benchmarks.results import Row, Spread, ratios
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingTimestampAndWallClockLag
+from tidegate.domain.policies import LimitingTimestampAndWallClockLag
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.jobs import JobStore

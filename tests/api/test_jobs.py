@@ -11,7 +11,7 @@ from tests.support.api import CONFIG, batch, create, problem, read, report
 from tests.support.local import LocalCoordinator
 from tests.support.waiting import until
 from tidegate.domain.config import POLICY_LIMITS
-from tidegate.domain.timeline import SAMPLES_KEPT
+from tidegate.domain.history import SAMPLES_KEPT
 from tidegate.store.keyspace import ATTENDANCE, PROBE, job_key
 
 Make = Callable[..., str]

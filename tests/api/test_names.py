@@ -16,7 +16,7 @@ from tests.support.driver import Driver
 from tests.support.events import watching
 from tests.support.local import LocalCoordinator
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy.limiting_lag import LimitingLag
+from tidegate.domain.policies import LimitingLag
 from tidegate_spark.testing import CoordinatorProcess
 
 Make = Callable[..., str]

@@ -14,7 +14,7 @@ from redis import Redis
 from tests.support.api import CONFIG, problem
 from tests.support.events import watching
 from tests.support.waiting import until
-from tidegate.domain.journal import RECORDS_KEPT
+from tidegate.domain.history import RECORDS_KEPT
 from tidegate.runtime import feed
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.replies import order

@@ -21,7 +21,7 @@ from tidegate.auth import keyring
 from tidegate.auth.roles import Role
 from tidegate.cli import output
 from tidegate.cli.coordinator import Coordinator
-from tidegate.domain.journal import AuditInfo
+from tidegate.domain.history import AuditInfo
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
 

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 from tests.conformance.rig import Item, Side
 from tests.conformance.traces import Json, Trace, policy
-from tidegate.domain.config import JobConfig
+from tidegate.domain.config import Frame, FrameThrottle, JobConfig, MinStepThrottle, NoThrottle, Throttle
 from tidegate.domain.errors import SubstreamDone
-from tidegate.domain.frame import Frame
-from tidegate.domain.policy import Reported
-from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle, Throttle
+from tidegate.domain.policies import Reported
 
 ONLY = "0"
 """Name of the substream in traces with a single substream."""

@@ -6,14 +6,11 @@ from typing import Any, Protocol
 
 from tests.support.driver import Driver, records
 from tests.support.machine import JobMachine
-from tidegate.domain.config import JobConfig
-from tidegate.domain.frame import Frame
-from tidegate.domain.journal import MOVEMENTS, Record
-from tidegate.domain.names import DIRECT
-from tidegate.domain.numbers import INT64
-from tidegate.domain.policy import LimitingLag
+from tidegate.domain.config import Frame, FrameThrottle, JobConfig
+from tidegate.domain.history import MOVEMENTS, Record
+from tidegate.domain.policies import LimitingLag
 from tidegate.domain.results import CommandResult
-from tidegate.domain.throttle import FrameThrottle
+from tidegate.domain.values import DIRECT, INT64
 
 Item = int | str
 Values = Mapping[str, int]
@@ -83,7 +80,7 @@ class Items:
 class DomainRig:
     def __init__(self, config: JobConfig, now_ms: int) -> None:
         self.machine = JobMachine(config, now_ms, numbers=INT64)
-        self.seen = self.machine.journal.written
+        self.seen = self.machine.history.written
         self.found = Items()
 
     def report(self, tops: Values, watermarks: Values, now_ms: int) -> bool:
@@ -116,8 +113,8 @@ class DomainRig:
         return {row.substream: row.watermark for row in self.machine.substream_table(now_ms)}
 
     def items(self) -> list[Item]:
-        fresh = list(self.machine.journal)[len(self.machine.journal) - (self.machine.journal.written - self.seen) :]
-        self.seen = self.machine.journal.written
+        fresh = list(self.machine.history)[len(self.machine.history) - (self.machine.history.written - self.seen) :]
+        self.seen = self.machine.history.written
         return self.found.of(fresh)
 
     @property

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegate.domain.numbers import EXACT_DOUBLE
-from tidegate.domain.policy import (
+from tidegate.domain.policies import (
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
     Policy,
 )
+from tidegate.domain.values import EXACT_DOUBLE
 
 FILES = ("policies", "throttle", "coalescer", "event_time_mapper", "sliding_window")
 

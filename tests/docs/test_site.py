@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.domain.health import WORST_FIRST
+from tidegate.domain.views import WORST_FIRST
 from tidegate.settings import Settings
 
 ROOT = Path(__file__).parents[2]

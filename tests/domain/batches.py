@@ -1,8 +1,8 @@
 """Whole batches of two queries, for tests that do not examine the steps of a batch."""
 
 from tests.support.machine import JobMachine
-from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.state import Run
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.job import Run
 
 RUN = Run("departures", "checkpoint", "run-1")
 OTHER = Run("arrivals", "checkpoint-2", "run-a")

@@ -4,9 +4,8 @@ import pytest
 
 from tests.domain.batches import OTHER, RUN, batch, watermark
 from tests.support.machine import JobMachine
-from tidegate.domain.commands.begin import BeginOptions
-from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.config import JobConfig
+from tidegate.domain.batches import BeginOptions, PartitionReport
+from tidegate.domain.config import FrameThrottle, JobConfig
 from tidegate.domain.errors import (
     BatchNotBegun,
     CheckpointConflict,
@@ -18,12 +17,11 @@ from tidegate.domain.errors import (
     SubstreamDone,
     SubstreamNotFound,
 )
-from tidegate.domain.journal import AuditInfo
-from tidegate.domain.names import DIRECT
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
-from tidegate.domain.throttle import FrameThrottle
-from tidegate.domain.tokens import accept
+from tidegate.domain.evaluate import accept_token
+from tidegate.domain.history import AuditInfo
+from tidegate.domain.job import PinnedWatermark, Run, TokenClaim
+from tidegate.domain.policies import LimitingLag
+from tidegate.domain.values import DIRECT
 
 AGAIN = Run("departures", "checkpoint", "run-2")
 MOVED = Run("departures", "checkpoint-2", "run-3")
@@ -33,11 +31,11 @@ def machine(**config: object) -> JobMachine:
     return JobMachine(JobConfig(LimitingLag(0), **config), 0)  # type: ignore[arg-type]
 
 
-def test_the_journal_records_the_actor_and_the_reason_of_an_action() -> None:
+def test_the_history_records_the_actor_and_the_reason_of_an_action() -> None:
     job = machine()
     job.report({"a": 5}, 0)
     job.evict(DIRECT, ["a"], 1, AuditInfo("ann", "sold"))
-    record = next(record for record in job.journal if record.kind == "action")
+    record = next(record for record in job.history if record.kind == "action")
     assert record.details == {"action": "evict", "actor": "ann", "reason": "sold", "count": 1, "substreams": ["/a"]}
 
 
@@ -211,11 +209,11 @@ def test_a_job_waits_for_expected_queries_until_they_report_substreams() -> None
 
 
 def test_the_limits_apply_to_a_missing_expected_query() -> None:
-    """The watermark passes the missing query after its timeout, and the journal names the query."""
+    """The watermark passes the missing query after its timeout, and the history names the query."""
     job = machine(expected_queries=("departures",), query_timeout_ms=100)
     job.report({"b": 500}, 0)
     assert job.sweep(100).watermark == 500
-    idle = next(record for record in job.journal if record.kind == "idle")
+    idle = next(record for record in job.history if record.kind == "idle")
     assert (idle.details["limit"], idle.details["query"]) == ("query_timeout_ms", "departures")
 
 
@@ -240,19 +238,19 @@ def test_reopening_leaves_the_watermark_and_the_substreams() -> None:
     assert job.report({"a": 55, "b": 47}, 3).state.watermark == 40
 
 
-def test_a_reset_keeps_only_the_configuration_and_the_journal() -> None:
+def test_a_reset_keeps_only_the_configuration_and_the_history() -> None:
     """Tokens that were issued before the reset prove nothing about the new incarnation."""
     job = machine(expected_queries=("departures",))
     batch(job, RUN, 0, {"a": 10**15})
     answer = job.reset(2, "fresh", AuditInfo("ann", "microseconds"))
     assert (answer.incarnation, answer.state_epoch, answer.watermark) == (2, "fresh", None)
     assert job.summary().missing_queries == ("departures",)
-    accept(job, TokenClaim(1, 10**15))
+    accept_token(job, TokenClaim(1, 10**15))
     assert (job.watermark, job.tokens_ignored) == (None, 1)
     with pytest.raises(BatchNotBegun):
         job.commit(RUN, 0, None, 3)
     assert job.begin(RUN, 1, 3, BeginOptions(PinnedWatermark(None))).pinned_watermark is None
-    assert [record.kind for record in job.journal][-1] == "action"
+    assert [record.kind for record in job.history][-1] == "action"
 
 
 def test_a_known_pin_holds_during_the_implied_commit_of_the_batch_before() -> None:
@@ -285,7 +283,7 @@ def test_an_expected_query_retired_before_its_first_batch_stays_retired() -> Non
     job.configure(JobConfig(LimitingLag(5), expected_queries=("departures",)), 2)
     assert job.summary().missing_queries == ()
     assert job.begin(RUN, 0, 3).pinned_watermark == 500
-    assert [record.kind for record in job.journal].count("fenced") == 0
+    assert [record.kind for record in job.history].count("fenced") == 0
 
 
 def test_a_repeated_hold_lasts_until_the_later_expiry() -> None:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.domain.config import Frame
 from tidegate.domain.errors import InvalidConfig
-from tidegate.domain.frame import Frame
-from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.domain.values import EXACT_DOUBLE
 
 times = st.integers(EXACT_DOUBLE.lowest, EXACT_DOUBLE.highest)
 frames = st.tuples(st.integers(1, 2**40), st.integers(1, 4), st.integers(0, 2**40)).map(

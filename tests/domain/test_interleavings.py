@@ -10,11 +10,11 @@ from itertools import product
 import pytest
 
 from tests.support.machine import JobMachine
-from tidegate.domain.commands.stage import PartitionReport
+from tidegate.domain.batches import PartitionReport
 from tidegate.domain.config import JobConfig
-from tidegate.domain.numbers import above
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.state import Run
+from tidegate.domain.job import Run
+from tidegate.domain.policies import LimitingLag
+from tidegate.domain.values import above
 
 STEPS = ("begin", "report", "commit")
 QUERIES = (Run("left", "c", "r"), Run("right", "c", "r"))

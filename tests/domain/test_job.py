@@ -6,9 +6,8 @@ import pytest
 
 from tests.domain.batches import OTHER, RUN, batch, watermark
 from tests.support.machine import JobMachine
-from tidegate.domain.commands.begin import BeginOptions
-from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.config import JobConfig
+from tidegate.domain.batches import BeginOptions, PartitionReport
+from tidegate.domain.config import Frame, FrameThrottle, JobConfig, NoThrottle
 from tidegate.domain.errors import (
     BatchForgotten,
     BatchNotBegun,
@@ -18,11 +17,9 @@ from tidegate.domain.errors import (
     QueryFenced,
     ReportsMissing,
 )
-from tidegate.domain.frame import Frame
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
-from tidegate.domain.throttle import FrameThrottle, NoThrottle
-from tidegate.domain.tokens import accept
+from tidegate.domain.evaluate import accept_token
+from tidegate.domain.job import PinnedWatermark, Run, TokenClaim
+from tidegate.domain.policies import LimitingLag
 
 
 def machine(lag: int = 10, idle_timeout_ms: int | None = None, frame: Frame | None = None) -> JobMachine:
@@ -373,10 +370,10 @@ def test_a_proven_watermark_heals_and_an_older_incarnation_does_not() -> None:
     """After the store has lost the end of its log, a client's token restores the watermark."""
     job = machine()
     job.incarnation = 2
-    accept(job, TokenClaim(1, 10_000))
+    accept_token(job, TokenClaim(1, 10_000))
     assert (watermark(job), job.tokens_ignored) == (None, 1)
-    accept(job, TokenClaim(2, 700))
+    accept_token(job, TokenClaim(2, 700))
     assert watermark(job) == 700
-    accept(job, TokenClaim(2, 600))
+    accept_token(job, TokenClaim(2, 600))
     assert watermark(job) == 700
-    assert [record.kind for record in job.journal].count("watermark_restored") == 1
+    assert [record.kind for record in job.history].count("watermark_restored") == 1

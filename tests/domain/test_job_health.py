@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.domain.health import LONG_MS, WORST_FIRST, health
-from tidegate.domain.results import Holder, JobSummary, WatermarkState
-from tidegate.domain.rows import RowCounts
+from tidegate.domain.completeness import RowCounts
+from tidegate.domain.results import Holder, WatermarkState
+from tidegate.domain.views import LONG_MS, WORST_FIRST, JobSummary, health
 
 NOW, STALE_MS, MAX_LAG_MS = 10_000_000, 300_000, 1000
 LAGGING = {"watermark": NOW - MAX_LAG_MS - 1}

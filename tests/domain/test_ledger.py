@@ -4,11 +4,23 @@ import pytest
 
 from tests.domain.batches import RUN
 from tests.support.machine import JobMachine
-from tidegate.domain.commands.stage import PartitionReport
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.completeness import (
+    ENTRIES_KEPT,
+    HOUR,
+    HOURS_KEPT,
+    BatchAccounting,
+    Entry,
+    HourCounts,
+    LateDisposition,
+    Ledger,
+    RowCounts,
+    RowsOfHour,
+    Span,
+    spans,
+)
 from tidegate.domain.config import JobConfig
-from tidegate.domain.ledger import ENTRIES_KEPT, HOUR, HOURS_KEPT, Entry, Ledger, Span, spans
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.rows import BatchAccounting, HourCounts, LateDisposition, RowCounts, RowsOfHour
+from tidegate.domain.policies import LimitingLag
 
 A, B = ("q", "a"), ("q", "b")
 

@@ -4,32 +4,31 @@ import pytest
 
 from tests.domain.batches import OTHER, RUN, batch
 from tests.support.machine import JobMachine
-from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.config import JobConfig, Override
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.config import JobConfig, MinStepThrottle, Override
 from tidegate.domain.errors import EventTimeMissing, HoldActive, InvalidConfig
-from tidegate.domain.journal import NAMES_KEPT, RECORDS_KEPT, RECORDS_KEPT_MS
-from tidegate.domain.pattern import matches
-from tidegate.domain.policy import (
+from tidegate.domain.history import NAMES_KEPT, RECORDS_KEPT, RECORDS_KEPT_MS
+from tidegate.domain.policies import (
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
     Reported,
 )
-from tidegate.domain.throttle import MinStepThrottle
+from tidegate.domain.values import matches
 
 
 def kinds(job: JobMachine) -> list[str]:
-    return [record.kind for record in job.journal]
+    return [record.kind for record in job.history]
 
 
 def test_retention_passes_a_slow_substream_and_says_so() -> None:
-    """The journal names the limit that made the rows of the slow substream late."""
+    """The history names the limit that made the rows of the slow substream late."""
     job = JobMachine(JobConfig(LimitingLag(0), max_retention_ms=160), 0)
     job.report({"fast": 1000, "slow": 10}, 0)
     assert job.sweep(159).watermark == 10
     assert job.sweep(160).watermark == 1000
-    last = list(job.journal)[-1]
+    last = list(job.history)[-1]
     assert last.details["limits"] == [{"limit": "max_retention_ms", "count": 1, "substreams": ["/slow"]}]
     assert job.summary().limits == {"max_retention_ms": 1}
 
@@ -105,7 +104,7 @@ def test_a_broken_clock_does_not_make_the_others_late() -> None:
     job.report({"good": 900, "broken": 1_000_000}, 1000)
     assert job.watermark_state().watermark == 900
     assert job.summary().future_rows == 1
-    future = next(record for record in job.journal if record.kind == "future")
+    future = next(record for record in job.history if record.kind == "future")
     assert future.details["substreams"] == ["/broken"]
     job.report({"edge": 1100}, 1000)
     assert job.substream_table(1000)[0].substream == "edge"
@@ -206,12 +205,12 @@ def test_invalid_configurations_are_refused(make: object) -> None:
         make()  # type: ignore[operator]
 
 
-def test_the_journal_is_bounded_by_count_and_age() -> None:
-    """The journal of a job that runs for years must not fill the memory."""
+def test_the_history_is_bounded_by_count_and_age() -> None:
+    """The history of a job that runs for years must not fill the memory."""
     job = JobMachine(JobConfig(LimitingLag(0)), 0)
     for number in range(RECORDS_KEPT + 10):
         job.report({"a": number}, 1)
-    assert len(job.journal) == RECORDS_KEPT
+    assert len(job.history) == RECORDS_KEPT
     job.report({"a": RECORDS_KEPT + 10}, RECORDS_KEPT_MS + 2)
     assert kinds(job) == ["emission"]
 
@@ -221,7 +220,7 @@ def test_a_record_names_the_first_of_many_substreams() -> None:
     job = JobMachine(JobConfig(LimitingLag(0), idle_timeout_ms=10), 0)
     job.report({f"s{number:03}": 5 for number in range(50)}, 0)
     job.sweep(10)
-    idle = next(record for record in job.journal if record.kind == "idle")
+    idle = next(record for record in job.history if record.kind == "idle")
     assert (idle.details["count"], idle.details["substreams"][0], len(idle.details["substreams"])) == (
         50,
         "/s000",

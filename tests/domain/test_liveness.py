@@ -6,19 +6,17 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.machine import JobMachine
-from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.config import JobConfig
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle, NoThrottle, Throttle
 from tidegate.domain.errors import DomainError
-from tidegate.domain.names import DIRECT
-from tidegate.domain.numbers import above
-from tidegate.domain.policy import (
+from tidegate.domain.job import Run
+from tidegate.domain.policies import (
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
 )
-from tidegate.domain.state import Run
-from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle, Throttle
+from tidegate.domain.values import DIRECT, above
 
 NAMES = ["a", "b", "c"]
 RUN = Run("q", "checkpoint", "run")

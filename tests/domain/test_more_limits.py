@@ -8,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.machine import JobMachine
-from tidegate.domain.config import JobConfig, Override
-from tidegate.domain.names import DIRECT
-from tidegate.domain.policy import (
+from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle, NoThrottle, Override, Throttle
+from tidegate.domain.policies import (
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
 )
-from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle, Throttle
+from tidegate.domain.values import DIRECT
 
 START = 1000
 NAMES = ["a", "b", "c"]

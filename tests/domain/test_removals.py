@@ -4,16 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.machine import JobMachine
-from tidegate.domain.config import JobConfig
-from tidegate.domain.names import DIRECT
-from tidegate.domain.numbers import by_value, highest
-from tidegate.domain.policy import (
+from tidegate.domain.config import FrameThrottle, JobConfig, NoThrottle
+from tidegate.domain.policies import (
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
 )
-from tidegate.domain.throttle import FrameThrottle, NoThrottle
+from tidegate.domain.values import DIRECT, by_value, highest
 
 START = 1000
 OTHERS = ["a", "b", "c"]

@@ -1,4 +1,4 @@
-"""A row that is on time in its substream is on time in the job, or the journal names the limit that made it late."""
+"""A row that is on time in its substream is on time in the job, or the history names the limit that made it late."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -7,19 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.machine import JobMachine
-from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.config import JobConfig
-from tidegate.domain.journal import MOVEMENTS
-from tidegate.domain.names import DIRECT
-from tidegate.domain.numbers import above
-from tidegate.domain.policy import (
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle, NoThrottle
+from tidegate.domain.history import MOVEMENTS
+from tidegate.domain.job import Run
+from tidegate.domain.policies import (
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
 )
-from tidegate.domain.state import Run
-from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
+from tidegate.domain.values import DIRECT, above
 
 SUBSTREAMS = ["a", "b", "c"]
 START = 1000
@@ -110,11 +108,11 @@ NAMES_OF: dict[type, str] = {
 
 
 def limits_on_record(job: JobMachine, name: str, beyond: int) -> set[str]:
-    """Return the limits in the journal that let the watermark pass ``beyond`` before the substream ``name`` did."""
+    """Return the limits in the history that let the watermark pass ``beyond`` before the substream ``name`` did."""
     found: set[str] = set()
     member = f"/{name}"
     idle_by = None
-    for record in job.journal:
+    for record in job.history:
         if record.kind == "idle" and member in record.details["substreams"]:
             idle_by = record.details["limit"]
         elif record.kind == "active" and member in record.details["substreams"]:
@@ -131,10 +129,10 @@ def limits_on_record(job: JobMachine, name: str, beyond: int) -> set[str]:
 
 @settings(max_examples=300)
 @given(arrivals, limits, st.sampled_from([0, 5, 20]), throttles)
-def test_the_journal_names_the_limit_that_made_a_row_late(
+def test_the_history_names_the_limit_that_made_a_row_late(
     steps: list[tuple[str, int, bool, int]], config: JobConfig, lag: int, throttle: NoThrottle
 ) -> None:
-    """The journal must name a limit of the configuration."""
+    """The history must name a limit of the configuration."""
     policy = config.policy
     lag_field = "timestamp_lag_ms" if isinstance(policy, LimitingTimestampAndWallClockLag) else "lag_ms"
     config = replace(config, policy=replace(policy, **{lag_field: lag}), throttle=throttle)  # type: ignore[type-var]
@@ -147,7 +145,7 @@ def test_the_journal_names_the_limit_that_made_a_row_late(
         job.sweep(now)
         if (name not in max_event_times or time >= max_event_times[name] - lag) and above(job.watermark, time):
             explained = limits_on_record(job, name, time)
-            assert explained, f"{name} is late at {time}, and the journal names no limit"
+            assert explained, f"{name} is late at {time}, and the history names no limit"
             assert explained <= allowed
         max_event_times[name] = max(time, max_event_times.get(name, time))
         job.report({name: time}, now)

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from docs.tools.drawing.clicks import MINUTE, WINDOW, clicks
 from tests.support.book import BOOK
-from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
+from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle
+from tidegate.domain.policies import LimitingLag
 from tidegate.domain.simulate import Outcome, Row, Step, classify, merged_event_times, through_machine, under_lag
-from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
 
 
 @pytest.mark.parametrize(("lag", "expected"), BOOK.items())

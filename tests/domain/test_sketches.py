@@ -16,13 +16,20 @@ from examples.flights.data import load
 from examples.flights.settings import Settings
 from tests.domain.streams import APART, LAWS, Law, arrivals
 from tests.support.machine import JobMachine
-from tidegate.domain.completeness import MAX_POINTS, curve, least_lag
-from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag, Reported
+from tidegate.domain.completeness import (
+    EDGES,
+    MAX_POINTS,
+    RELATIVE_ERROR,
+    DelayStatistics,
+    Sketch,
+    bucket_of,
+    curve,
+    least_lag,
+    typical,
+)
+from tidegate.domain.config import FrameThrottle, JobConfig, NoThrottle, Throttle
+from tidegate.domain.policies import LimitingLag, Reported
 from tidegate.domain.simulate import UNBOUNDED, Row, classify, merged_event_times, under_lag
-from tidegate.domain.sketch import EDGES, RELATIVE_ERROR, Sketch, bucket_of, typical
-from tidegate.domain.state import DelayStatistics
-from tidegate.domain.throttle import FrameThrottle, NoThrottle, Throttle
 
 FOR_EVER = 10**15
 HOUR = 3_600_000

@@ -9,10 +9,10 @@ import pytest
 
 from tests.domain.streams import APART, LAWS, Law, arrivals, batches
 from tests.support.machine import JobMachine
+from tidegate.domain.completeness import bucket_of
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import InvalidConfig
-from tidegate.domain.policy import LimitingLag, Policy, TargetCompleteness
-from tidegate.domain.sketch import bucket_of
+from tidegate.domain.policies import LimitingLag, Policy, TargetCompleteness
 
 SEEDS = 20
 COLD_START = 60_000

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from tests.page.conftest import open_job
 from tests.support.api import BASE, FRAMES, HOUR, create, report
 from tests.support.browser import PHONE, Visitor, shoot
-from tidegate.domain.sketch import bucket_of
+from tidegate.domain.completeness import bucket_of
 from tidegate.page.charts import completeness_chart
 from tidegate.reads.completeness import Completeness, CompletenessPoint
 from tidegate_spark.testing import CoordinatorProcess

@@ -16,7 +16,7 @@ from tests.support.driver import with_store_beside_browser
 from tests.support.scenes import HOUR, MINUTE
 from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
+from tidegate.domain.policies import LimitingLag
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
 

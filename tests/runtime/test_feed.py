@@ -11,7 +11,7 @@ from tests.support.driver import with_store
 from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import JobDeleted
-from tidegate.domain.policy import LimitingLag
+from tidegate.domain.policies import LimitingLag
 from tidegate.runtime import feed
 from tidegate.runtime.feed import Feed, State
 from tidegate.runtime.tasks import end

@@ -10,16 +10,16 @@ from redis.exceptions import RedisError
 
 from tests.support.driver import records, with_store
 from tests.support.store import JobStore
-from tidegate.domain.commands.stage import PartitionReport
+from tidegate.domain.batches import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import ClockJumped
-from tidegate.domain.policy import (
+from tidegate.domain.job import Run
+from tidegate.domain.policies import (
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
 )
-from tidegate.domain.state import Run
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.store import jobs

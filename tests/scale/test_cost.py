@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag, LimitingLagAndDelay, LimitingLagAndLull, Policy
+from tidegate.domain.policies import LimitingLag, LimitingLagAndDelay, LimitingLagAndLull, Policy
 
 REPORTED = 100
 REPORTS = 60

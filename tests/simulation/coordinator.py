@@ -13,15 +13,14 @@ from typing import Any
 from tests.simulation.loop import HostClock, Loop
 from tidegate.api.schemas.reports import BeginRequest, CommitRequest, HeartbeatRequest, Report
 from tidegate.app import MIN_OUTAGE_MS
-from tidegate.domain import commands
-from tidegate.domain.commands.queries import queries
-from tidegate.domain.commands.stage import PartitionReport
+from tidegate.domain import batches, commands
+from tidegate.domain.batches import PartitionReport
 from tidegate.domain.config import JobConfig
-from tidegate.domain.emission import watermark_state
 from tidegate.domain.errors import DomainError
+from tidegate.domain.evaluate import next_change_ms, watermark_state
+from tidegate.domain.job import JobState, Run, TokenClaim
 from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
-from tidegate.domain.schedule import next_change_ms
-from tidegate.domain.state import JobState, Run, TokenClaim
+from tidegate.domain.views import queries
 from tidegate.reads.config import parsed_config
 from tidegate.reads.types import attributes
 from tidegate.web.statuses import ERRORS
@@ -169,7 +168,7 @@ class Coordinator:
         parsed = BeginRequest.model_validate(body)
         run = Run(query, parsed.query_id, parsed.run_id)
         token = _claim(parsed.watermark_token)
-        begun: BeginResult = self.apply(commands.begin, run, batch_id, self.now_ms, parsed.options, token)
+        begun: BeginResult = self.apply(batches.begin, run, batch_id, self.now_ms, parsed.options, token)
         members = attributes(begun)
         return {**self._members(members.pop("state")), **members}
 
@@ -179,20 +178,20 @@ class Coordinator:
         assert batch is not None
         run, partition = Run(batch.query, batch.query_id, batch.run_id), _of_partition(report, batch.partition)
         token = _claim(report.watermark_token)
-        return self._result(self.apply(commands.stage, run, batch.batch_id, partition, self.now_ms, token))
+        return self._result(self.apply(batches.stage, run, batch.batch_id, partition, self.now_ms, token))
 
     def _commit(self, query: str, batch_id: int, body: Any) -> dict[str, Any]:
         parsed = CommitRequest.model_validate(body)
         run = Run(query, parsed.query_id, parsed.run_id)
         rows, token = parsed.rows and parsed.rows.accounting(), _claim(parsed.watermark_token)
         more = rows, self.now_ms, parsed.waited_ms, parsed.reported, token
-        return self._result(self.apply(commands.commit, run, batch_id, *more))
+        return self._result(self.apply(batches.commit, run, batch_id, *more))
 
     def _heartbeat(self, query: str, body: Any) -> dict[str, Any]:
         parsed = HeartbeatRequest.model_validate(body)
         run = Run(query, parsed.query_id, parsed.run_id)
         more = parsed.observed_ms, self.now_ms, parsed.waited_ms, parsed.after_batch, _claim(parsed.watermark_token)
-        return self._result(self.apply(commands.heartbeat, run, *more))
+        return self._result(self.apply(batches.heartbeat, run, *more))
 
     def _result(self, result: CommandResult) -> dict[str, Any]:
         return {**self._members(result.state), "applied": result.applied}

@@ -8,8 +8,8 @@ from tests.simulation.coordinator import Coordinator
 from tests.simulation.source import LAG_MS
 from tests.simulation.spark import Cluster, Query
 from tidegate.domain import commands
-from tidegate.domain.commands.substreams import substreams
 from tidegate.domain.errors import DomainError
+from tidegate.domain.views import substreams
 
 PAUSE_MS = 20_000
 IDLE_TIMEOUT_MS = 60_000

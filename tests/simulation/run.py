@@ -19,8 +19,8 @@ from tests.simulation.observer import Observer
 from tests.simulation.operators import IDLE_TIMEOUT_MS, THROTTLES, Operator
 from tests.simulation.source import LAG_MS, Source
 from tests.simulation.spark import Cluster, Query
-from tidegate.domain.names import PLACEHOLDER
-from tidegate.domain.throttle import FrameThrottle
+from tidegate.domain.config import FrameThrottle
+from tidegate.domain.values import PLACEHOLDER
 from tidegate_spark import config as client_config
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
 from tidegate_spark.protocol.retry import OnOutage, RetryPolicy

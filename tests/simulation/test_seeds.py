@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.exhaustive import CASES, explore
 from tests.simulation.run import Simulation, statistics
 from tests.simulation.shrink import shrink
-from tidegate.domain.state import JobState
+from tidegate.domain.job import JobState
 
 SEEDS_BY_DEFAULT = 40
 MAX_STATES = 3000
@@ -34,7 +34,7 @@ def test_a_violation_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> Non
     def ignore_tokens(job: JobState, token: object) -> None:
         """Ignore the tokens that restore a lost watermark."""
 
-    monkeypatch.setattr("tidegate.domain.tokens.accept", ignore_tokens)
+    monkeypatch.setattr("tidegate.domain.batches.accept_token", ignore_tokens)
     outcomes = (Simulation(seed).run() for seed in range(100))
     failed = next(outcome for outcome in outcomes if outcome.violation)
     assert "Monotone" in str(failed.violation)

@@ -13,11 +13,10 @@ from examples.flights.settings import Settings
 from examples.flights.spark import FlightsSource
 from tests.support.machine import JobMachine
 from tests.support.streams import to_the_end
-from tidegate.domain.config import JobConfig
-from tidegate.domain.numbers import EXACT_DOUBLE
-from tidegate.domain.policy import LimitingLag, Policy, TargetCompleteness
-from tidegate.domain.sketch import bucket_of
-from tidegate.domain.throttle import FrameThrottle
+from tidegate.domain.completeness import bucket_of
+from tidegate.domain.config import FrameThrottle, JobConfig
+from tidegate.domain.policies import LimitingLag, Policy, TargetCompleteness
+from tidegate.domain.values import EXACT_DOUBLE
 from tidegate_spark import Committed, target_completeness
 from tidegate_spark.testing import CoordinatorProcess
 

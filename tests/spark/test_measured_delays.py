@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.streams import Sink, rows, to_the_end
-from tidegate.domain.sketch import bucket_of
+from tidegate.domain.completeness import bucket_of
 from tidegate_spark import InvalidUsage, Job, target_completeness
 from tidegate_spark.columns import Columns
 from tidegate_spark.frame import Frame

@@ -2,8 +2,10 @@
 
 from hypothesis import strategies as st
 
-from tidegate.domain.config import JobConfig, Override
-from tidegate.domain.policy import (
+from tidegate.domain.completeness import RowCounts
+from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle, NoThrottle, Override
+from tidegate.domain.job import PinnedWatermark, Run, TokenClaim
+from tidegate.domain.policies import (
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
@@ -11,9 +13,6 @@ from tidegate.domain.policy import (
     Reported,
     TargetCompleteness,
 )
-from tidegate.domain.rows import RowCounts
-from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
-from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
 
 START = 299_990
 """The first time, shortly before new intervals of the timeline."""

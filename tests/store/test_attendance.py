@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.driver import Driver, records
 from tests.support.store import JobStore
-from tidegate.domain.commands.stage import PartitionReport
+from tidegate.domain.batches import PartitionReport
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag, LimitingLagAndLull
-from tidegate.domain.state import Run
+from tidegate.domain.job import Run
+from tidegate.domain.policies import LimitingLag, LimitingLagAndLull
 from tidegate.store.keyspace import ATTENDANCE
 
 UNATTENDED_AFTER_MS = 300

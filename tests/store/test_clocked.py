@@ -12,14 +12,14 @@ import pytest
 from tests.store.twin import Twin
 from tests.support.driver import Driver, command_of
 from tidegate.domain.config import JobConfig, Override
-from tidegate.domain.names import DIRECT
-from tidegate.domain.policy import (
+from tidegate.domain.policies import (
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
     Reported,
 )
+from tidegate.domain.values import DIRECT
 
 POLICIES = (
     LimitingLagAndDelay(40, 3),

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from tests.support.ports import free_port
 from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
+from tidegate.domain.policies import LimitingLag
 from tidegate.store.checks import check
 from tidegate.store.connection import (
     StoreUnavailable,

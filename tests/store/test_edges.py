@@ -6,15 +6,13 @@ from dataclasses import replace
 import pytest
 
 from tests.support.driver import Driver, records
-from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.config import JobConfig
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.completeness import BatchAccounting, RowCounts
+from tidegate.domain.config import Frame, FrameThrottle, JobConfig
 from tidegate.domain.errors import JobDeleted, JobNotFound, RevisionMismatch
-from tidegate.domain.frame import Frame
-from tidegate.domain.journal import RECORDS_KEPT, RECORDS_KEPT_MS
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.rows import BatchAccounting, RowCounts
-from tidegate.domain.state import ANY_VERSION, ConfigVersion, Run, TokenClaim
-from tidegate.domain.throttle import FrameThrottle
+from tidegate.domain.history import RECORDS_KEPT, RECORDS_KEPT_MS
+from tidegate.domain.job import ANY_VERSION, ConfigVersion, Run, TokenClaim
+from tidegate.domain.policies import LimitingLag
 from tidegate.store import jobs
 from tidegate.store.keyspace import TOMBSTONE_KEPT_MS, job_key
 

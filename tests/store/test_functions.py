@@ -14,8 +14,8 @@ from tests.support.proxy import Proxies, Proxy
 from tests.support.store import JobStore
 from tidegate.domain.config import MAX_EXPECTED_QUERIES, JobConfig
 from tidegate.domain.errors import JobNotFound, TooManySubstreams
-from tidegate.domain.policy import LimitingLag, LimitingLagAndLull
-from tidegate.domain.state import ANY_VERSION, ConfigVersion
+from tidegate.domain.job import ANY_VERSION, ConfigVersion
+from tidegate.domain.policies import LimitingLag, LimitingLagAndLull
 from tidegate.store.capacity import Capacity
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from tests.support.driver import Driver, command_of
-from tidegate.domain.commands.begin import BeginOptions
-from tidegate.domain.commands.stage import PartitionReport
+from tidegate.domain.batches import BeginOptions, PartitionReport
+from tidegate.domain.completeness import BatchAccounting, RowCounts
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import PinnedWatermarkConflict, QueryFenced
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.rows import BatchAccounting, RowCounts
-from tidegate.domain.state import PinnedWatermark, Run, TokenClaim
+from tidegate.domain.job import PinnedWatermark, Run, TokenClaim
+from tidegate.domain.policies import LimitingLag
 
 RUN = Run("departures", "checkpoint", "run-1")
 NEXT_RUN = Run("departures", "checkpoint", "run-2")

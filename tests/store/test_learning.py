@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 from tests.store.strategies import START, owners, targets
 from tests.store.twin import Twin
 from tests.support.driver import Driver, command_of
-from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.rows import RowsByDelay
-from tidegate.domain.sketch import HIGHEST_BUCKET, MAX_BUCKETS
-from tidegate.domain.state import Run
-from tidegate.domain.throttle import FrameThrottle, MinStepThrottle, NoThrottle
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.completeness import HIGHEST_BUCKET, MAX_BUCKETS, RowsByDelay
+from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle, NoThrottle
+from tidegate.domain.job import Run
+from tidegate.domain.policies import LimitingLag
 from tidegate.store.embedded import EmbeddedValkey
 
 EXAMPLES = int(os.environ.get("TWIN_EXAMPLES", "60"))

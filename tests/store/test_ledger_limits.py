@@ -4,12 +4,18 @@ import pytest
 
 from tests.store.twin import Twin
 from tests.support.driver import Driver
-from tidegate.domain.commands.stage import PartitionReport
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.completeness import (
+    ENTRIES_KEPT,
+    HOURS_KEPT,
+    BatchAccounting,
+    LateDisposition,
+    RowCounts,
+    RowsOfHour,
+)
 from tidegate.domain.config import JobConfig
-from tidegate.domain.ledger import ENTRIES_KEPT, HOURS_KEPT
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.rows import BatchAccounting, LateDisposition, RowCounts, RowsOfHour
-from tidegate.domain.state import Run
+from tidegate.domain.job import Run
+from tidegate.domain.policies import LimitingLag
 
 RUN = Run("q", "c", "r")
 

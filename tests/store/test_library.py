@@ -10,25 +10,9 @@ from tidegate.store import library as library_module
 from tidegate.store.keyspace import JOB_KEYS, ONE_SERVER, job_key, lua_keys
 from tidegate.store.library import LibraryError, compose, library
 
-SOURCE = Path(store.__file__).parents[1]
-LUA = SOURCE / "store" / "lua"
+LUA = Path(store.__file__).parent / "lua"
 COMMANDS = sorted(path.stem for path in (LUA / "commands").glob("*.lua"))
 MAX_LOCALS = 100
-PYTHON_ONLY = {
-    "__init__", "config", "parameters", "errors", "names", "numbers", "pattern", "results", "rows", "simulate",
-    "health", "completeness", "explain",
-}  # fmt: skip
-"""Modules without a counterpart in Lua: declarations, records, and computations on a state."""
-LUA_ONLY = {
-    *("values", "bulk", "membership", "max_event_times", "queries", "removal", "steps"),
-    *("policy", "clock_driven", "advancing", "target_completeness"),
-}
-"""Parts without a module of the same name in ``domain``. The policies are in the package ``domain/policy``."""
-LUA_COMMANDS = {
-    *("confirm", "due", "resume", "put", "staged", "delete", "watch", "explain"),
-    *("completeness", "late", "history", "timeline", "distribution"),
-}
-"""Commands of the store only. A job in Python is deleted with its object and read directly."""
 
 
 def write(root: Path, name: str, text: str) -> None:
@@ -77,16 +61,6 @@ def test_no_function_is_near_the_limit_of_locals() -> None:
     for text in functions:
         declared = re.findall(r"^ *local (?:function \w+|[\w, ]+)", text, re.MULTILINE)
         assert sum(1 + declaration.count(",") for declaration in declared) <= MAX_LOCALS
-
-
-def test_both_sides_have_the_same_files() -> None:
-    """Each step of the domain and its counterpart in Lua have the same file name."""
-    only_python = {"domain": PYTHON_ONLY, "commands": {"__init__"}}
-    for folder, part in (("domain", "parts"), ("domain/commands", "commands")):
-        python = {path.stem for path in (SOURCE / folder).glob("*.py")}
-        lua = {path.stem for path in (LUA / part).glob("*.lua")}
-        assert python - lua == only_python[Path(folder).name], folder
-        assert lua - python == (LUA_ONLY if part == "parts" else LUA_COMMANDS), part
 
 
 def test_all_keys_of_a_job_share_its_hash_tag() -> None:

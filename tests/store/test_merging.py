@@ -15,9 +15,9 @@ from tests.support.machine import JobMachine
 from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig, Override
 from tidegate.domain.errors import DomainError, EventTimeMissing, JobComplete, TooManySubstreams
-from tidegate.domain.policy import LimitingLag, LimitingLagAndLull, Reported
+from tidegate.domain.job import TokenClaim
+from tidegate.domain.policies import LimitingLag, LimitingLagAndLull, Reported
 from tidegate.domain.results import CommandResult
-from tidegate.domain.state import TokenClaim
 from tidegate.store.capacity import Capacity
 from tidegate.store.merging import MAX_EACH
 

@@ -7,9 +7,8 @@ from redis.exceptions import ResponseError
 
 from tests.support.driver import Driver, records
 from tidegate.domain.config import JobConfig
-from tidegate.domain.journal import AuditInfo
-from tidegate.domain.policy import LimitingLag, LimitingLagAndDelay
-from tidegate.domain.timeline import COARSE_MS
+from tidegate.domain.history import COARSE_MS, AuditInfo
+from tidegate.domain.policies import LimitingLag, LimitingLagAndDelay
 from tidegate.reads.history import FILTERS
 from tidegate.reads.job_page import RECORDS_READ, RUNS_SHOWN, JobPageSelection, read_job_page
 from tidegate.reads.reader import Reader

@@ -14,8 +14,8 @@ from tests.support.redis_servers import RedisCluster, RedisServer, begin_move, b
 from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import TooManyJobs
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.state import Run
+from tidegate.domain.job import Run
+from tidegate.domain.policies import LimitingLag
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.sweeper import Sweeper
 from tidegate.runtime.wakeups import WakeUps

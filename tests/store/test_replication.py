@@ -15,9 +15,9 @@ from tests.support.redis_servers import RedisServer
 from tests.support.sentinels import with_replicas
 from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.state import Run
-from tidegate.domain.timeline import FINE_MS
+from tidegate.domain.history import FINE_MS
+from tidegate.domain.job import Run
+from tidegate.domain.policies import LimitingLag
 from tidegate.store.connection import connect
 from tidegate.store.pipelining import NotReplicated, Replication
 from tidegate.store.servers import OneServer

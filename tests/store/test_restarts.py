@@ -18,11 +18,11 @@ from tests.support.programs import run
 from tests.support.redis_servers import SERVERS, RedisServer, program
 from tests.support.serve import fails
 from tests.support.waiting import until
-from tidegate.domain.commands.stage import PartitionReport
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.completeness import BatchAccounting, RowCounts
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag, TargetCompleteness
-from tidegate.domain.rows import BatchAccounting, RowCounts
-from tidegate.domain.state import Run
+from tidegate.domain.job import Run
+from tidegate.domain.policies import LimitingLag, TargetCompleteness
 from tidegate.store.checks import all_risks, check_all
 from tidegate.store.connection import StoreUnavailable, connect_all
 from tidegate.store.keyspace import JOB_KEYS

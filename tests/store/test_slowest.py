@@ -8,7 +8,7 @@ import pytest
 from tests.support.driver import Driver
 from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig, Override
-from tidegate.domain.policy import LimitingLag, LimitingTimestampAndWallClockLag
+from tidegate.domain.policies import LimitingLag, LimitingTimestampAndWallClockLag
 from tidegate.reads.job_page import BINS, JobPage, JobPageSelection, read_job_page
 from tidegate.reads.reader import Reader
 from tidegate.store.reads import ROWS_AT_ONCE

@@ -13,12 +13,12 @@ from redis.exceptions import OutOfMemoryError
 from tests.support.driver import Driver, records
 from tests.support.store import JobStore
 from tests.support.versions.constants import library_with
-from tidegate.domain.commands.stage import PartitionReport
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.completeness import BatchAccounting, RowCounts
 from tidegate.domain.config import MAX_OVERRIDES, MAX_WILDCARDS, JobConfig, Override
 from tidegate.domain.errors import EventTimeMissing, InvalidConfig
-from tidegate.domain.policy import LimitingLag, LimitingLagAndLull, TargetCompleteness
-from tidegate.domain.rows import BatchAccounting, RowCounts
-from tidegate.domain.state import ANY_VERSION, Run
+from tidegate.domain.job import ANY_VERSION, Run
+from tidegate.domain.policies import LimitingLag, LimitingLagAndLull, TargetCompleteness
 from tidegate.store import functions, pieces, servers
 from tidegate.store.compiled import compile_config
 from tidegate.store.functions import StepsLost

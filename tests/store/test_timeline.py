@@ -7,9 +7,9 @@ import pytest
 from tests.store.twin import Twin
 from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.state import Run
-from tidegate.domain.timeline import COARSE_MS, FINE_MS, SAMPLES_KEPT, Sample
+from tidegate.domain.history import COARSE_MS, FINE_MS, SAMPLES_KEPT, Sample
+from tidegate.domain.job import Run
+from tidegate.domain.policies import LimitingLag
 
 START = 1_700_000_000_000 // COARSE_MS * COARSE_MS
 RUN = Run("arrivals", "checkpoint", "run")

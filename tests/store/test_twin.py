@@ -38,16 +38,14 @@ from tests.store.twin import Twin
 from tests.support.driver import Driver, command_of
 from tests.support.versions.constants import library_with
 from tests.support.versions.previous import previous_library
-from tidegate.domain import commands
-from tidegate.domain.commands.begin import BeginOptions
-from tidegate.domain.commands.stage import PartitionReport
+from tidegate.domain.batches import BeginOptions, PartitionReport
+from tidegate.domain.commands import NO_DELAYS
+from tidegate.domain.completeness import BatchAccounting, LateDisposition, RowCounts, RowsByDelay, RowsOfHour
 from tidegate.domain.config import JobConfig
-from tidegate.domain.delays import NO_DELAYS
-from tidegate.domain.explain import explain
-from tidegate.domain.numbers import above
+from tidegate.domain.job import ConfigVersion, PinnedWatermark, Run, TokenClaim
 from tidegate.domain.results import CommandResult, Holder
-from tidegate.domain.rows import BatchAccounting, LateDisposition, RowCounts, RowsByDelay, RowsOfHour
-from tidegate.domain.state import ConfigVersion, PinnedWatermark, Run, TokenClaim
+from tidegate.domain.values import above
+from tidegate.domain.views import explain
 from tidegate.store import functions, servers
 from tidegate.store.library import library
 
@@ -94,7 +92,7 @@ class Twins(RuleBasedStateMachine):
 
         def again() -> Any:
             return self.twin.both(
-                lambda: getattr(commands, command)(self.machine, *arguments, now_ms=self.now, **named),
+                lambda: getattr(self.machine, command)(*arguments, now_ms=self.now, **named),
                 command_of(self.store, command)(self.job, *arguments, now_ms=self.now, **named),
             )
 
@@ -399,7 +397,7 @@ class Twins(RuleBasedStateMachine):
         if really:
             self.last = None
             answer = self.twin.driver(self.store.actions.reset(self.job, now_ms=self.now))
-            expected = commands.reset(self.machine, self.now, answer.state_epoch)
+            expected = self.machine.reset(self.now, answer.state_epoch)
             assert answer == expected
             self.twin.compare_records()
             self.twin.answers, self.checked = [answer], 1
@@ -450,7 +448,7 @@ class Twins(RuleBasedStateMachine):
             return
         self.checked = len(self.answers)
         restored = any(record.kind == "watermark_restored" for record in self.twin.new_records)
-        released = {r.details["query"] for r in self.twin.machine.journal if r.kind == "batch_released"}
+        released = {r.details["query"] for r in self.twin.machine.history if r.kind == "batch_released"}
         for query, (_, _, pinned_watermark) in self.open.items():
             moved = above(self.answers[-1].watermark, self.answers[-2].watermark)
             if moved and not restored and query not in released:

@@ -9,15 +9,13 @@ from typing import Any
 from tests.support.driver import Driver, records
 from tests.support.machine import JobMachine
 from tests.support.store import JobStore
+from tidegate.domain.completeness import RowCounts, Sketch
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
-from tidegate.domain.journal import Record
-from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.domain.history import SAMPLES_KEPT, Record
+from tidegate.domain.job import ConfigVersion
 from tidegate.domain.results import WatermarkState
-from tidegate.domain.rows import RowCounts
-from tidegate.domain.sketch import Sketch
-from tidegate.domain.state import ConfigVersion
-from tidegate.domain.timeline import SAMPLES_KEPT
+from tidegate.domain.values import EXACT_DOUBLE
 from tidegate.store.capacity import Capacity
 from tidegate.store.keyspace import job_key
 
@@ -120,10 +118,10 @@ class Twin:
 
     def compare_records(self) -> None:
         """Compare the records that both sides have written since the last command."""
-        journal = self.machine.journal
-        expected = list(journal)[len(journal) - (journal.written - self.written) :]
+        history = self.machine.history
+        expected = list(history)[len(history) - (history.written - self.written) :]
         entries = self.driver(records(self.store, self.job, after=self.seen))
-        self.written, self.seen = journal.written, entries[-1][0] if entries else self.seen
+        self.written, self.seen = history.written, entries[-1][0] if entries else self.seen
         self.new_records = expected
         self._same(comparable([record for _, record in entries]), comparable(expected))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tidegate.domain.sketch import bucket_of
+from tidegate.domain.completeness import bucket_of
 from tidegate_spark import Job
 
 DOCUMENT = Path(__file__).parents[2] / "openapi" / "tidegate.v1.json"

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 from redis.asyncio import Redis
 
 from tests.support.store import JobStore
-from tidegate.domain.journal import Record
+from tidegate.domain.history import Record
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyspace import key_of
-from tidegate.store.replies import journal_records
+from tidegate.store.replies import history_records
 
 Result = TypeVar("Result")
 
@@ -42,7 +42,7 @@ async def records(store: JobStore, job: str, after: str = "-") -> list[tuple[str
     """Return the records after the id ``after`` (default: all records), oldest first, each with its id."""
     first = after if after == "-" else f"({after}"
     found: Any = await store.redis.xrange(key_of(job, "journal"), first, "+")
-    return journal_records(found)
+    return history_records(found)
 
 
 def with_store(valkey: EmbeddedValkey, what: Callable[[JobStore], Awaitable[Result]]) -> Result:

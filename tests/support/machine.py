@@ -1,16 +1,24 @@
-"""The state machine of one job, with the commands of :mod:`tidegate.domain.commands` as methods."""
+"""The state machine of one job, with the commands of :mod:`tidegate.domain` as methods."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tidegate.domain import commands, emission, schedule
-from tidegate.domain.commands.queries import queries
-from tidegate.domain.commands.status import status
-from tidegate.domain.commands.substreams import substreams
+from tidegate.domain import batches, commands, evaluate, views
 from tidegate.domain.config import JobConfig
-from tidegate.domain.results import JobSummary, QueryRow, SubstreamRow, WatermarkState
-from tidegate.domain.state import JobState
+from tidegate.domain.job import JobState
+from tidegate.domain.results import WatermarkState
+from tidegate.domain.views import JobSummary, QueryRow, SubstreamRow
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    command.__name__: command
+    for command in (
+        *(batches.begin, batches.stage, batches.commit, batches.heartbeat),
+        *(commands.create, commands.configure, commands.report),
+        *(commands.declare, commands.restore, commands.idle, commands.done, commands.evict, commands.retire),
+        *(commands.hold, commands.release, commands.complete, commands.reopen, commands.reset, commands.sweep),
+    )
+}
 
 
 class JobMachine(JobState):
@@ -21,21 +29,21 @@ class JobMachine(JobState):
         commands.create(self)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name not in commands.__all__:
+        if name not in COMMANDS:
             raise AttributeError(name)
-        return partial(getattr(commands, name), self)
+        return partial(COMMANDS[name], self)
 
     def watermark_state(self) -> WatermarkState:
-        return emission.watermark_state(self)
+        return evaluate.watermark_state(self)
 
     def summary(self) -> JobSummary:
-        return status(self)
+        return views.status(self)
 
     def substream_table(self, now_ms: int) -> list[SubstreamRow]:
-        return substreams(self, now_ms)
+        return views.substreams(self, now_ms)
 
     def query_table(self) -> list[QueryRow]:
-        return queries(self)
+        return views.queries(self)
 
     def next_change_ms(self) -> int | None:
-        return schedule.next_change_ms(self)
+        return evaluate.next_change_ms(self)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
+from tidegate.domain.policies import LimitingLag
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 AIRPORTS = ("ATL", "BOS", "DEN", "HNL", "JFK", "LAX", "MIA", "ORD", "SEA", "SFO", "SJU", "STL")

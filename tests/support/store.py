@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.delays import NO_DELAYS
-from tidegate.domain.journal import NO_AUDIT, AuditInfo
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.commands import NO_DELAYS
+from tidegate.domain.completeness import BatchAccounting, RowsByDelay
+from tidegate.domain.history import NO_AUDIT, AuditInfo
+from tidegate.domain.job import Run, TokenClaim
 from tidegate.domain.results import CommandResult
-from tidegate.domain.rows import BatchAccounting, RowsByDelay
-from tidegate.domain.state import Run, TokenClaim
 from tidegate.store import actions, jobs
 from tidegate.store.pieces import Column, accounting_pieces, direct_pieces, member_pieces, partition_pieces
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidegate.domain.journal import Kind
+from tidegate.domain.history import Kind
 from tidegate.reads.history import HistoryRecord, fold, id_after
 from tidegate.reads.sentences import plain_text, run_details, run_title
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tidegate.domain.history import Sample
 from tidegate.domain.results import HoldReason
-from tidegate.domain.timeline import Sample
 from tidegate.page.lag import COLORS, SHORTEST_MS, LagChart, held_since, lag_chart
 from tidegate.page.lag_points import REPLAYED_MS
 from tidegate.page.scales import Scales

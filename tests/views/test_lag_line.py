@@ -1,7 +1,7 @@
 """The small line of a job in the list of jobs, drawn from the samples of the job and its state."""
 
+from tidegate.domain.history import Sample
 from tidegate.domain.results import WatermarkState
-from tidegate.domain.timeline import Sample
 from tidegate.page.lag_line import HEIGHT, MARGIN, RANGE_MS, WIDTH, LagLine, lag_line
 from tidegate.page.lag_points import REPLAYED_MS
 

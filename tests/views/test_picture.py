@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from tidegate.domain.results import SubstreamRow, SubstreamState
-from tidegate.domain.rows import RowCounts
+from tidegate.domain.completeness import RowCounts
+from tidegate.domain.job import SubstreamState
+from tidegate.domain.views import SubstreamRow
 from tidegate.page.picture import FLOOR, HEIGHT, Picture, picture
 from tidegate.page.scales import Scales
 from tidegate.store.views import Distribution

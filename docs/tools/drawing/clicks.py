@@ -8,13 +8,11 @@ import random
 from collections import Counter
 
 from tidegate.domain import commands
-from tidegate.domain.completeness import curve
-from tidegate.domain.config import JobConfig
-from tidegate.domain.names import DIRECT
-from tidegate.domain.policy import LimitingLag, TargetCompleteness
+from tidegate.domain.completeness import bucket_of, curve
+from tidegate.domain.config import FrameThrottle, JobConfig
+from tidegate.domain.policies import LimitingLag, TargetCompleteness
 from tidegate.domain.simulate import Row, classify, merged_event_times, new_job, through_machine, under_lag
-from tidegate.domain.sketch import bucket_of
-from tidegate.domain.throttle import FrameThrottle
+from tidegate.domain.values import DIRECT
 
 MINUTE = 60_000
 APART = MINUTE // 2

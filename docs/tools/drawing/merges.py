@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from tidegate.domain import commands
 from tidegate.domain.config import JobConfig
-from tidegate.domain.names import DIRECT
-from tidegate.domain.policy import LimitingLag
+from tidegate.domain.job import JobState
+from tidegate.domain.policies import LimitingLag
 from tidegate.domain.simulate import new_job
-from tidegate.domain.state import JobState
+from tidegate.domain.values import DIRECT
 
 DISORDER = 7
 MOMENTS = 60

@@ -14,7 +14,7 @@ from docs.tools.drawing.annotations import EDGE, OPEN
 from docs.tools.drawing.paint import ALONE, digest_of
 from docs.tools.drawing.scene import Event, Scene, Seen
 from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import LimitingLag
+from tidegate.domain.policies import LimitingLag
 
 LAG, IDLE_TIMEOUT, WINDOW = 5, 14, 10
 BEGIN, END = 9, 60

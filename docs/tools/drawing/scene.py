@@ -6,11 +6,10 @@ from typing import Any
 
 from tidegate.domain import commands
 from tidegate.domain.config import JobConfig
-from tidegate.domain.emission import held_by
-from tidegate.domain.names import DIRECT, SubstreamKey
-from tidegate.domain.numbers import above
+from tidegate.domain.evaluate import held_by
+from tidegate.domain.job import JobState
 from tidegate.domain.simulate import new_job
-from tidegate.domain.state import JobState
+from tidegate.domain.values import DIRECT, SubstreamKey, above
 
 Act = Callable[[JobState, int], Any]
 Line = list[tuple[int, int | None]]

@@ -3,18 +3,17 @@
 from dataclasses import replace
 
 from docs.tools.drawing.scene import Act, Scene
-from tidegate.domain import commands
-from tidegate.domain.commands.stage import PartitionReport
-from tidegate.domain.config import JobConfig
-from tidegate.domain.policy import (
+from tidegate.domain import batches, commands
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle
+from tidegate.domain.job import JobState, Run
+from tidegate.domain.policies import (
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
     Reported,
 )
-from tidegate.domain.state import JobState, Run
-from tidegate.domain.throttle import FrameThrottle, MinStepThrottle
 
 
 def steady(begin: int, end: int, behind: int = 5, every: int = 3) -> list[tuple[int, int]]:
@@ -48,21 +47,21 @@ STUCK = Run("right", "checkpoint", "run")
 
 def batch(run: Run, number: int, times: dict[str, int]) -> Act:
     def act(job: JobState, now: int) -> None:
-        commands.begin(job, run, number, now)
-        commands.stage(job, run, number, PartitionReport(0, times), now)
-        commands.commit(job, run, number, None, now)
+        batches.begin(job, run, number, now)
+        batches.stage(job, run, number, PartitionReport(0, times), now)
+        batches.commit(job, run, number, None, now)
 
     return act
 
 
 def begin(run: Run, number: int) -> Act:
-    return lambda job, now: commands.begin(job, run, number, now)
+    return lambda job, now: batches.begin(job, run, number, now)
 
 
 def commit(run: Run, number: int, times: dict[str, int]) -> Act:
     def act(job: JobState, now: int) -> None:
-        commands.stage(job, run, number, PartitionReport(0, times), now)
-        commands.commit(job, run, number, None, now)
+        batches.stage(job, run, number, PartitionReport(0, times), now)
+        batches.commit(job, run, number, None, now)
 
     return act
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 
 from tests.support.scenes import HOUR, MINUTE
 from tests.support.store import JobStore
-from tidegate.domain.commands.stage import PartitionReport
+from tidegate.domain.batches import PartitionReport
+from tidegate.domain.completeness import BatchAccounting, RowCounts, bucket_of
 from tidegate.domain.config import JobConfig
-from tidegate.domain.journal import AuditInfo
-from tidegate.domain.policy import LimitingLag
-from tidegate.domain.rows import BatchAccounting, RowCounts
-from tidegate.domain.sketch import bucket_of
-from tidegate.domain.state import Run
+from tidegate.domain.history import AuditInfo
+from tidegate.domain.job import Run
+from tidegate.domain.policies import LimitingLag
 
 BATCH_MS = 2 * MINUTE
 SLOWEST_FOR_MS = 3 * HOUR

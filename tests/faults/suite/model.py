@@ -14,10 +14,9 @@ from tests.faults.suite.history import Call
 from tests.faults.suite.plan import LAG_MS, JobPlan
 from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
-from tidegate.domain.journal import Journal
-from tidegate.domain.policy.limiting_lag import LimitingLag
-from tidegate.domain.state import TokenClaim
-from tidegate.domain.timeline import Timeline
+from tidegate.domain.history import History, Timeline
+from tidegate.domain.job import TokenClaim
+from tidegate.domain.policies import LimitingLag
 
 EFFECTS = ("report", "declare")
 READS = ("watermark", "status")
@@ -192,7 +191,7 @@ def _machine(calls: Sequence[Call]) -> JobMachine:
 
 def _copy(machine: JobMachine) -> JobMachine:
     """Return a copy that shares the configuration, and has no records."""
-    machine.journal, machine.timeline = Journal(), Timeline()
+    machine.history, machine.timeline = History(), Timeline()
     return copy.deepcopy(machine, {id(machine.config): machine.config})
 
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidegate.api.routes.reports import begin, commit, report
 from tidegate.api.schemas.reports import BeginRequest, CommitRequest, Report
-from tidegate.domain.names import ID
+from tidegate.domain.values import ID
 from tidegate.web.access import caller_of, require_access
 from tidegate.web.context import Context
 from tidegate.web.problems import HANDLED, internal_error, problem_of, refuse

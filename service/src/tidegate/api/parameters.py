@@ -6,8 +6,7 @@ from fastapi import Path, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
-from tidegate.domain.names import ID, NAME_OR_EMPTY
-from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.domain.values import EXACT_DOUBLE, ID, NAME_OR_EMPTY
 from tidegate.reads.types import MAX_NAME_BYTES, Id
 from tidegate.web.problems import Problem
 

@@ -9,7 +9,7 @@ from tidegate.auth.keyring import Keyring
 from tidegate.auth.keys import NO_QUOTAS, Key, Quotas
 from tidegate.auth.roles import Role
 from tidegate.domain.errors import TooManyJobs, TooManySubstreams
-from tidegate.domain.journal import AuditInfo
+from tidegate.domain.history import AuditInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from tidegate.auth.roles import Role
-from tidegate.domain.names import NAME_OR_EMPTY, STORED_NAME
+from tidegate.domain.values import NAME_OR_EMPTY, STORED_NAME
 
 SCHEME = "tdg"
 

@@ -9,8 +9,8 @@ import hmac
 from base64 import urlsafe_b64encode
 from functools import lru_cache
 
+from tidegate.domain.job import TokenClaim
 from tidegate.domain.results import WatermarkState
-from tidegate.domain.state import TokenClaim
 
 TOKENS_KEPT = 4096
 """Number of computed tokens that a replica caches."""

@@ -10,7 +10,7 @@ import typer
 from tidegate.cli.coordinator import NOT_REACHED, Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, QueryOfSubstream, Substream, Url, duration_ms
 from tidegate.cli.output import show_json, show_table
-from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
+from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.reads.sentences import percent
 from tidegate.times import format_duration
 

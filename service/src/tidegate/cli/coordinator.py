@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from tidegate.domain.names import check_id
+from tidegate.domain.values import check_id
 from tidegate.escapes import visible
 
 if TYPE_CHECKING:

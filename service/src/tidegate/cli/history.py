@@ -11,7 +11,7 @@ from tidegate.cli.coordinator import NO_ANSWER, NOT_REACHED, Coordinator, NoAnsw
 from tidegate.cli.options import LOCAL_URL, AsJson, Force, Job, Url, duration_s, time_option
 from tidegate.cli.output import show, show_json, show_table
 from tidegate.cli.views import job_sentence
-from tidegate.domain.journal import Kind
+from tidegate.domain.history import Kind
 from tidegate.escapes import visible
 from tidegate.reads.sentences import holder, plain_text, record_details
 from tidegate.times import format_time

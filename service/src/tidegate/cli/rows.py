@@ -100,7 +100,7 @@ def read_policy(path: Path, scale: int, *, timed: bool) -> "JobConfig":
         typer.BadParameter: If the configuration is not valid, uses the policy ``reported``, or needs arrival times that
             the rows do not have.
     """
-    from tidegate.domain.policy import Reported
+    from tidegate.domain.policies import Reported
 
     config = _read_config(path, scale)
     policies = config.policies()

@@ -1,11 +1,21 @@
-"""The state and the commands of a job in plain typed Python, without I/O, framework or clock.
+"""The rules of the watermark of a job: a model in plain typed Python, without I/O, framework or clock.
 
-This package is the readable specification of the Lua functions in ``store/lua``. A step has the same file name and the
-same function name in Python and in Lua. The tests run the same commands in both and compare every reply.
+The functions in ``store/lua`` implement the same rules. They keep indexes and work incrementally; the model evaluates
+all substreams each time. The tests run the same commands in both and compare every reply and the whole state.
 
-A command is a function over a :class:`~tidegate.domain.state.JobState`, in its own module under ``commands/``. It
-checks its arguments, advances the clock of the job, changes the state, and returns a result. Most commands also
-evaluate the job. A refused command raises a :class:`~tidegate.domain.errors.DomainError` and changes nothing.
+Read the modules in this order:
+
+1. ``values``, ``errors``: names, numbers and declared parameters; the errors of refused commands.
+2. ``completeness``: rows, late rows and delays.
+3. ``policies``, ``config``: how event times become the watermark of a substream; the configuration of a job.
+4. ``results``, ``history``, ``job``: what commands return, what a job records, and its whole state.
+5. ``evaluate``: everything between a change and an emitted watermark.
+6. ``observe``, ``batches``, ``commands``: what reports do to substreams; the commands.
+7. ``views``, ``simulate``: reads of a job, explanations of its watermark, and simulations of a stream.
+
+A command is a function over a :class:`~tidegate.domain.job.JobState`. It checks its arguments, advances the clock of
+the job, changes the state, and returns a result. Most commands also evaluate the job. A refused command raises a
+:class:`~tidegate.domain.errors.DomainError` and changes nothing.
 
 Invariants:
 

@@ -1,85 +1,393 @@
-"""Batches and runs: begin, pin, stage, commit, and the checks that reject older runs and other checkpoints."""
+"""Batches: the commands of a Spark query, and the checks that reject older runs and other checkpoints.
 
-from tidegate.domain.clock import observe_until
-from tidegate.domain.delays import measure
+A batch is open from its ``begin`` to its ``commit``. ``begin`` pins the watermark of the batch, ``stage`` stores the
+reports of its partitions, and ``commit`` applies them. ``heartbeat`` reports that a query has no new data.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tidegate.domain.completeness import BatchAccounting, RowCounts, RowsByDelay
 from tidegate.domain.errors import (
     BatchForgotten,
     BatchNotBegun,
     CheckpointConflict,
+    JobComplete,
     PinnedWatermarkConflict,
     QueryFenced,
     QueryRetired,
+    ReportsMissing,
 )
-from tidegate.domain.journal import Kind
-from tidegate.domain.merge import merged_watermark
-from tidegate.domain.observation import count_future, observe
-from tidegate.domain.schedule import batch_deadlines
-from tidegate.domain.staging import Staged
-from tidegate.domain.state import JobState, PinnedWatermark, Query, Run
+from tidegate.domain.evaluate import accept_token, advance_clock, evaluate, merged_watermark, reply
+from tidegate.domain.history import Kind
+from tidegate.domain.job import JobState, PinnedWatermark, Query, Run, Staged, TokenClaim, raise_each, set_each
+from tidegate.domain.observe import (
+    Values,
+    check_event_times,
+    check_room,
+    count_future,
+    latest_event_time,
+    measure,
+    observe,
+    set_aside_future,
+)
+from tidegate.domain.results import BeginResult, CommandResult
+from tidegate.domain.values import highest
 
 PINNED_WATERMARKS_KEPT = 100
 """Minimum number of pinned watermarks that a query keeps, equal to Spark's default of ``minBatchesToRetain``."""
 
+# begin
 
-def check_run(query: Query, run: Run) -> None:
-    """Check that a run may make calls.
+
+@dataclass(frozen=True, slots=True)
+class BeginOptions:
+    """The values that a run sends to begin a batch.
+
+    Attributes:
+        known: The pinned watermark that the client has stored. A new batch receives this pinned watermark.
+        keep: Number of pinned watermarks to keep.
+        waited_ms: Time that this run has waited for the coordinator since its start.
+        input_age_ms: This batch and earlier batches contain all input that is at least this old; None if unknown.
+    """
+
+    known: PinnedWatermark | None = None
+    keep: int = PINNED_WATERMARKS_KEPT
+    waited_ms: int = 0
+    input_age_ms: int | None = 0
+
+
+DEFAULTS = BeginOptions()
+
+
+def begin(
+    job: JobState,
+    run: Run,
+    batch_id: int,
+    now_ms: int,
+    options: BeginOptions = DEFAULTS,
+    token: TokenClaim | None = None,
+) -> BeginResult:
+    """Open a batch and pin its watermark, or return the pinned watermark of a batch that has already begun.
+
+    The run becomes the current run of its query. The begin of a later batch commits the open batch, because Spark
+    begins batch N only after batch N - 1 has returned.
+
+    Raises:
+        QueryFenced, QueryRetired, CheckpointConflict: If this run may not continue the query.
+        BatchForgotten, PinnedWatermarkConflict: If the query no longer keeps the pinned watermark, or the client sent
+            another one.
+        JobComplete: If the job is complete and the batch is new.
+    """
+    known = _check_caller(job, run)
+    on_checkpoint = known if known is not None and known.query_id == run.query_id else None
+    previous, previous_open = (None, False) if on_checkpoint is None else (on_checkpoint.latest, on_checkpoint.open)
+    is_replay = previous is not None and batch_id <= previous
+    stored = None if on_checkpoint is None else _stored_pin(on_checkpoint, batch_id, is_replay, options.known)
+    if job.is_complete and not is_replay:
+        raise JobComplete()
+
+    advance_clock(job, now_ms)
+    accept_token(job, token)
+    joined = not is_replay and _joins(job, run.query)
+    query = _enter(job, run, options.waited_ms)
+    match stored:
+        case None:  # a new batch
+            pinned = _open(job, run, query, batch_id, options.known, options)
+        case PinnedWatermark(pinned) if not is_replay:  # abandoned by an operator: begins again as it was pinned
+            _open(job, run, query, batch_id, stored, options)
+        case PinnedWatermark(pinned) if batch_id == query.latest:  # the latest batch again
+            if query.begun_by != run.run_id:  # a new run takes the batch over, and sends all reports again
+                query.begun_by, query.staged = run.run_id, Staged()
+            if query.open:
+                # The answer to the first begin may have been lost, and with it the evidence of a lost commit.
+                previous, previous_open = query.previous, query.previous_open
+        case PinnedWatermark(pinned):  # an older batch: the client needs its pinned watermark only
+            pass
+    return BeginResult(
+        reply(job), pinned, is_replay, joined, latest_event_time(job), previous, previous_open, job.revision
+    )
+
+
+def _stored_pin(query: Query, batch_id: int, is_replay: bool, sent: PinnedWatermark | None) -> PinnedWatermark | None:
+    """Return the pinned watermark of a batch that has already begun; None if the batch is new."""
+    if batch_id not in query.pinned_watermarks:
+        if is_replay:
+            raise BatchForgotten(query.latest)
+        return None
+    stored = PinnedWatermark(query.pinned_watermarks[batch_id])
+    if sent is not None and sent != stored:
+        raise PinnedWatermarkConflict(stored.value)
+    return stored
+
+
+def _joins(job: JobState, name: str) -> bool:
+    """Record and return whether an unexpected query joins a job that has a watermark."""
+    known = job.queries.get(name)
+    is_new = known is None or (known.retired and not any(query == name for query, _ in job.substreams))
+    joins = is_new and name not in job.config.expected_queries and job.coalesced_watermark is not None
+    if joins:
+        job.history.write(job.now_ms, Kind.JOINED, query=name)
+    return joins
+
+
+def _open(
+    job: JobState, run: Run, query: Query, batch_id: int, known: PinnedWatermark | None, options: BeginOptions
+) -> int | None:
+    """Commit the open batch, open the new one, and return its pinned watermark: the known one, or else C."""
+    if query.query_id != run.query_id:  # the batches of the previous checkpoint have other numbers
+        query.query_id = run.query_id
+        query.latest, query.open, query.begun_ms = None, False, None
+        query.pinned_watermarks.clear()
+        query.staged = Staged()
+    query.previous, query.previous_open = query.latest, query.open
+
+    commits = query.open
+    if commits:
+        # The store has lost the commit, and perhaps also reports of this batch. The batch is therefore no evidence that
+        # substreams are silent.
+        query.input_known_until_ms = None
+        _commit_staged(job, run.query, query)
+        if known is None:
+            evaluate(job)
+    pinned = job.coalesced_watermark if known is None else known.value
+
+    query.latest, query.open, query.begun_ms, query.begun_by = batch_id, True, job.now_ms, query.run_id
+    query.begun_observed_ms, query.released = job.processing_time.observed_ms, False
+    query.input_known_until_ms = None if options.input_age_ms is None else job.now_ms - options.input_age_ms
+    query.begun_merged = merged_watermark(job)
+    query.staged = Staged()
+    query.pinned_watermarks[batch_id] = pinned
+    oldest = batch_id - max(options.keep, PINNED_WATERMARKS_KEPT)
+    for old in [kept for kept in query.pinned_watermarks if kept <= oldest]:
+        del query.pinned_watermarks[old]
+
+    if commits and known is not None:  # the known pinned watermark must hold W in this evaluation
+        evaluate(job)
+    return pinned
+
+
+# stage
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """The report of one partition of a batch, by substream.
+
+    Attributes:
+        partition: The partition. A later report of the same partition replaces its rows and delays.
+        max_event_times: Highest event times.
+        rows: Numbers of rows.
+        watermarks: Watermarks, for policies that accept them.
+        future_rows: Rows that the client set aside because their event times are too far ahead of the clock.
+        delays: Rows by delay bucket, relative to the max event time when the batch began.
+    """
+
+    partition: int
+    max_event_times: Values
+    rows: Values = field(default_factory=dict)
+    watermarks: Values = field(default_factory=dict)
+    future_rows: Values = field(default_factory=dict)
+    delays: Mapping[str, RowsByDelay] = field(default_factory=dict)
+
+    @property
+    def substreams(self) -> list[str]:
+        """The names of the substreams in the report, without duplicates."""
+        return list(dict.fromkeys([*self.max_event_times, *self.watermarks, *self.rows, *self.future_rows]))
+
+
+def stage(
+    job: JobState, run: Run, batch_id: int, report: PartitionReport, now_ms: int, token: TokenClaim | None = None
+) -> CommandResult:
+    """Store the report of a partition until its batch commits; ignore it if the batch has committed.
+
+    Raises:
+        QueryFenced, QueryRetired: If this run may not continue the query.
+        BatchNotBegun: If this run has not begun the batch.
+        EventTimeMissing: If a watermark has no event time, but the policy needs event times.
+        TooManySubstreams: If the job would exceed its limit on substreams.
+    """
+    query = _begun_query(job, run, batch_id)
+    check_event_times(job, report.max_event_times, report.watermarks)
+    is_open = query.open and batch_id == query.latest
+    if is_open:
+        check_room(job, run.query, report.substreams)
+    advance_clock(job, now_ms)
+    accept_token(job, token)
+    _contact(job, run.query, query)
+    if is_open:
+        event_times, watermarks = set_aside_future(job, run.query, report.max_event_times, report.watermarks)
+        staged = query.staged
+        staged.coming |= {name for name in (event_times | watermarks) if (run.query, name) not in job.substreams}
+        staged.names |= dict.fromkeys(report.substreams)
+        raise_each(staged.event_times, event_times)
+        raise_each(staged.watermarks, watermarks)
+        set_each(staged.rows, report.partition, report.rows)
+        set_each(staged.future_rows, report.partition, report.future_rows)
+        set_each(staged.delays, report.partition, report.delays)
+    return CommandResult(reply(job), is_open)
+
+
+# commit
+
+
+def commit(
+    job: JobState,
+    run: Run,
+    batch_id: int,
+    accounting: BatchAccounting | None,
+    now_ms: int,
+    waited_ms: int = 0,
+    reported: int | None = None,
+    token: TokenClaim | None = None,
+) -> CommandResult:
+    """Apply the staged reports of a batch and account for its rows, exactly once; a repeated commit changes nothing.
+
+    Args:
+        job: The job.
+        run: The caller.
+        batch_id: The batch.
+        accounting: Rows by class and by hour; None if the client does not account for them.
+        now_ms: Processing time.
+        waited_ms: Time that this run has waited for the coordinator since its start.
+        reported: Number of row counts sent, one per partition and substream. None: no check.
+        token: The client's last watermark token.
+
+    Raises:
+        QueryFenced, QueryRetired, BatchNotBegun: If this run has not begun the batch.
+        ReportsMissing: If fewer row counts are staged than ``reported``.
+    """
+    query = _begun_query(job, run, batch_id)
+    is_open = query.open and batch_id == query.latest
+    if is_open and reported is not None and reported > len(query.staged.rows):
+        raise ReportsMissing(run.query, batch_id, reported - len(query.staged.rows))
+    advance_clock(job, now_ms)
+    accept_token(job, token)
+    _contact(job, run.query, query)
+    _add_outage(query, waited_ms)
+    if is_open:
+        _commit_staged(job, run.query, query)
+        evaluate(job)
+        if accounting is not None:
+            _account(job, run.query, accounting)
+    return CommandResult(reply(job), is_open)
+
+
+def _commit_staged(job: JobState, name: str, query: Query) -> None:
+    """Apply the staged reports of the open batch and close it; the caller must evaluate the job afterwards."""
+    staged = query.staged
+    measure(job, name, [(of, rows) for (_, of), rows in staged.delays.items()], query.begun_merged)
+    observe(job, name, staged.names, staged.event_times, staged.watermarks)
+    if query.input_known_until_ms is not None:
+        _advance_idle_clock(query, query.input_known_until_ms)
+    for (_partition, substream), count in staged.rows.items():
+        key = name, substream
+        if key in job.substreams:
+            job.reported_rows[key] = job.reported_rows.get(key, 0) + count
+    for (_partition, substream), count in staged.future_rows.items():
+        count_future(job, name, {substream: count})
+    query.open = False
+    query.staged = Staged()
+
+
+def _account(job: JobState, query: str, accounting: BatchAccounting) -> None:
+    is_diverted = accounting.late_disposition == "diverted"
+    for name, counts in accounting.by_substream():
+        key = query, name
+        diverted = counts.late if is_diverted else 0
+        job.total += counts
+        job.diverted_total += diverted
+        if key in job.substreams:
+            job.counts[key] = job.counts.get(key, RowCounts()) + counts
+            job.diverted_rows[key] = job.diverted_rows.get(key, 0) + diverted
+    known = {name: (query, name) for name in accounting.substreams if (query, name) in job.substreams}
+    rows = ((known.get(name), of_hour) for name, of_hour in accounting.by_hour())
+    job.ledger.add(rows, accounting.late_disposition, accounting.all_hours, latest_event_time(job))
+
+
+# heartbeat
+
+
+def heartbeat(
+    job: JobState,
+    run: Run,
+    observed_ms: int,
+    now_ms: int,
+    waited_ms: int = 0,
+    after_batch: int | None = None,
+    token: TokenClaim | None = None,
+) -> CommandResult:
+    """Advance the idle clock of a query that has no new data, unless a batch is open; it never goes back.
+
+    Args:
+        job: The job.
+        run: The caller.
+        observed_ms: Processing time of the coordinator at which the query had no new data.
+        now_ms: Processing time.
+        waited_ms: Time that this run has waited for the coordinator since its start.
+        after_batch: The last batch that the query has finished. If it is not the coordinator's latest batch, reports
+            are missing and the idle clock does not advance. None: no check.
+        token: The client's last watermark token.
+
+    Raises:
+        QueryFenced, QueryRetired, CheckpointConflict: If this run may not continue the query.
+    """
+    _check_caller(job, run)
+    advance_clock(job, now_ms)
+    accept_token(job, token)
+    query = _enter(job, run, waited_ms)
+    applies = not query.open and after_batch in (None, query.latest)
+    if applies:
+        _advance_idle_clock(query, min(observed_ms, job.now_ms))
+        evaluate(job)
+    return CommandResult(reply(job), applies)
+
+
+# Callers: runs of a query on its checkpoint
+
+
+def _check_caller(job: JobState, run: Run) -> Query | None:
+    """Return the query that a run may continue; None if the query is new.
 
     Raises:
         QueryFenced: If a newer run has replaced this run.
         QueryRetired: If the query was retired since the run started.
+        CheckpointConflict: If a batch of another checkpoint is open.
     """
-    if query.retired and run.run_id in (*query.fenced_runs, query.run_id):
-        raise QueryRetired(run.query)
-    if run.run_id in query.fenced_runs:
-        raise QueryFenced(query.run_id)
-
-
-def check_checkpoint(query: Query, run: Run) -> None:
-    """Raise CheckpointConflict if a batch of another checkpoint is open."""
+    query = job.queries.get(run.query)
+    if query is None:
+        return None
+    _check_run(query, run)
     if run.query_id != query.query_id and query.open:
         raise CheckpointConflict(query.latest, query.query_id)
+    return query
 
 
-def begun_query(job: JobState, run: Run, batch_id: int) -> Query:
+def _begun_query(job: JobState, run: Run, batch_id: int) -> Query:
     """Return the query of a batch that this run has begun.
 
     Raises:
-        QueryFenced: If a newer run has replaced this run.
-        QueryRetired: If the query was retired.
+        QueryFenced, QueryRetired: If this run may not continue the query.
         BatchNotBegun: If the batch is later than the latest batch, or another checkpoint or run began it.
     """
     query = job.queries.get(run.query)
     if query is None:
         raise BatchNotBegun(run.query, batch_id)
-    check_run(query, run)
+    _check_run(query, run)
     is_begun = query.latest is not None and batch_id <= query.latest
     if not is_begun or (run.query_id, run.run_id) != (query.query_id, query.begun_by):
         raise BatchNotBegun(run.query, batch_id)
     return query
 
 
-def stored_pin(query: Query, batch_id: int, known: PinnedWatermark | None) -> int | None:
-    """Return the pinned watermark of a batch that has already begun.
-
-    Raises:
-        BatchForgotten: If the query no longer keeps the pinned watermark.
-        PinnedWatermarkConflict: If the client's pinned watermark differs.
-    """
-    if batch_id not in query.pinned_watermarks:
-        raise BatchForgotten(query.latest)
-    pinned = query.pinned_watermarks[batch_id]
-    if known is not None and known.value != pinned:
-        raise PinnedWatermarkConflict(pinned)
-    return pinned
+def _check_run(query: Query, run: Run) -> None:
+    if query.retired and run.run_id in (*query.fenced_runs, query.run_id):
+        raise QueryRetired(run.query)
+    if run.run_id in query.fenced_runs:
+        raise QueryFenced(query.run_id)
 
 
-def contact(job: JobState, name: str, query: Query) -> None:
-    """Record a call of a query."""
-    query.last_contact_ms = job.last_contact_ms = job.now_ms
-    job.last_seen[name] = job.processing_time.observed_ms
-
-
-def enter(job: JobState, run: Run) -> Query:
+def _enter(job: JobState, run: Run, waited_ms: int) -> Query:
     """Make a run the current run of its query: add an unknown query, and fence the previous run."""
     query = job.queries.get(run.query)
     if query is None:
@@ -90,73 +398,32 @@ def enter(job: JobState, run: Run) -> Query:
         query.run_id, query.waited_ms = run.run_id, 0
         if before:  # "" if the query was retired before its first call
             query.fenced_runs = [*query.fenced_runs, before][-PINNED_WATERMARKS_KEPT:]
-            job.journal.write(job.now_ms, Kind.FENCED, query=run.query, run_id=before)
-    contact(job, run.query, query)
+            job.history.write(job.now_ms, Kind.FENCED, query=run.query, run_id=before)
+    _contact(job, run.query, query)
+    _add_outage(query, waited_ms)
     return query
 
 
-def move_to(query: Query, query_id: str) -> None:
-    """Switch a query without an open batch to a checkpoint.
-
-    If this is another checkpoint, delete the batches of the previous checkpoint.
-    """
-    if query_id != query.query_id:
-        query.query_id = query_id
-        query.latest, query.open, query.begun_ms = None, False, None
-        query.pinned_watermarks.clear()
-        query.staged = Staged()
+def _contact(job: JobState, name: str, query: Query) -> None:
+    """Record a call of a query."""
+    query.last_contact_ms = job.last_contact_ms = job.now_ms
+    job.last_seen[name] = job.processing_time.observed_ms
 
 
-def take_over(query: Query, run_id: str) -> None:
-    """Let a run continue the latest batch; discard reports that another run staged."""
-    if query.begun_by != run_id:
-        query.begun_by = run_id
-        query.staged = Staged()
+def _add_outage(query: Query, waited_ms: int) -> None:
+    """Record how long the current run has waited for the coordinator since its start."""
+    query.outage_ms += max(0, waited_ms - query.waited_ms)
+    query.waited_ms = max(waited_ms, query.waited_ms)
 
 
-def open_batch(
-    job: JobState, query: Query, batch_id: int, pinned: int | None, input_known_until_ms: int | None, keep: int
-) -> None:
-    """Open a batch and pin its watermark; delete all but the last ``keep`` pinned watermarks."""
-    query.latest, query.open, query.begun_ms, query.begun_by = batch_id, True, job.now_ms, query.run_id
-    query.begun_observed_ms, query.released = job.processing_time.observed_ms, False
-    query.input_known_until_ms, query.begun_merged = input_known_until_ms, merged_watermark(job)
-    query.pinned_watermarks[batch_id] = pinned
-    query.staged = Staged()
-    oldest = batch_id - max(keep, PINNED_WATERMARKS_KEPT)
-    for old in [kept for kept in query.pinned_watermarks if kept <= oldest]:
-        del query.pinned_watermarks[old]
-
-
-def commit_staged(job: JobState, name: str, query: Query) -> None:
-    """Apply the staged reports of the open batch and close it; the caller must evaluate the job afterwards."""
-    measure(job, name, [(of, rows) for (_, of), rows in query.staged.delays.items()], query.begun_merged)
-    observe(job, name, query.staged.names, query.staged.event_times, query.staged.watermarks)
-    if query.input_known_until_ms is not None:
-        observe_until(query, query.input_known_until_ms)
-    for (_partition, substream), count in query.staged.rows.items():
-        key = name, substream
-        if key in job.substreams:
-            job.reported_rows[key] = job.reported_rows.get(key, 0) + count
-    for (_partition, substream), count in query.staged.future_rows.items():
-        count_future(job, name, {substream: count})
-    query.open = False
-    query.staged = Staged()
+def _advance_idle_clock(query: Query, time_ms: int) -> None:
+    """Record that the query has processed all input up to a processing time."""
+    query.idle_clock_ms = highest(time_ms - query.outage_ms, query.idle_clock_ms)
 
 
 def give_up(query: Query) -> None:
-    """Retire a query and undo the begin of its open batch; a new begin of this batch returns its pinned watermark."""
+    """Retire a query and abandon its open batch; a new begin of this batch returns its pinned watermark."""
     if query.open and query.latest is not None:
         query.latest = query.latest - 1 if query.latest else None
     query.open, query.released, query.begun_ms, query.retired = False, False, None, True
     query.staged = Staged()
-
-
-def release_overdue(job: JobState) -> None:
-    """Stop open batches from holding W after their deadline."""
-    for name, query in job.queries.items():
-        for deadline in batch_deadlines(job, name):
-            if deadline.at_ms <= job.now_ms:
-                query.released = True
-                job.limits[deadline.limit] += 1
-                job.journal.write(job.now_ms, Kind.BATCH_RELEASED, query=name, batch_id=query.latest)

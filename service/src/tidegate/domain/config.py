@@ -1,13 +1,179 @@
-"""The configuration of a job: policy, throttle, limits, overrides and expected queries."""
+"""The configuration of a job: policy, throttle, limits, overrides and expected queries.
+
+A throttle limits how often the coalesced watermark C moves. It derives a candidate from the merged watermark. C moves
+to the candidate if the candidate is ahead of C.
+"""
 
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, ClassVar
 
 from tidegate.domain.errors import InvalidConfig
-from tidegate.domain.parameters import check_declared, effects, parameter
-from tidegate.domain.pattern import matches
-from tidegate.domain.policy import POLICIES, Policy
-from tidegate.domain.throttle import NoThrottle, Throttle
+from tidegate.domain.policies import POLICIES, Policy
+from tidegate.domain.values import EXACT_DOUBLE, NumberRange, above, check_declared, effects, matches, parameter
+
+# Throttles
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Windows of ``size`` that start every ``slide``, shifted by ``offset``, all in the unit of the job.
+
+    A boundary is an event time at which windows start or end: congruent to ``offset`` modulo ``slide``, for every
+    window size.
+
+    Raises:
+        InvalidConfig: Unless ``size`` is a positive multiple of ``slide`` and ``0 <= offset < slide``.
+    """
+
+    size: int
+    slide: int
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        """Validate the numbers."""
+        if self.slide < 1:
+            raise InvalidConfig("throttle.slide_ms", f"The slide of a frame must be 1 or more; it is {self.slide}.")
+        if self.size < 1 or self.size % self.slide:
+            problem = f"The size of a frame must be a positive multiple of its slide ({self.slide}); it is {self.size}."
+            raise InvalidConfig("throttle.size_ms", problem)
+        if not 0 <= self.offset < self.slide:
+            problem = f"The offset of a frame must be from 0 to slide - 1 ({self.slide - 1}); it is {self.offset}."
+            raise InvalidConfig("throttle.offset_ms", problem)
+
+    def floor(self, time: int, numbers: NumberRange = EXACT_DOUBLE) -> int | None:
+        """Return the last boundary at or before ``time``; None if that boundary is below the range of numbers."""
+        return numbers.minus(time, (time - self.offset) % self.slide)
+
+    def higher(self, time: int, numbers: NumberRange = EXACT_DOUBLE) -> int:
+        """Return the first boundary after ``time``, but at most the highest number of the range."""
+        return min(time - (time - self.offset) % self.slide + self.slide, numbers.highest)
+
+
+NO_WATERMARK = -(2**63)
+"""The number that stands for "no watermark" in the computation of a distance, as in the conformance traces."""
+
+
+class Throttle:
+    """A rule that limits how often C moves."""
+
+    type: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Validate the parameters."""
+        check_declared(self, "throttle.")
+
+    def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
+        """Return the candidate for C, at most ``merged``; None if C must not move."""
+        return merged
+
+    @property
+    def slide(self) -> int:
+        """The step between window boundaries; 0 if the throttle has no frame."""
+        return 0
+
+    def next_step(self, last: int, numbers: NumberRange) -> int | None:
+        """Return the merged watermark at which C moves beyond ``last``; None if C follows every advance."""
+        return None
+
+    def classified_at(self, time: int, numbers: NumberRange) -> int:
+        """Return the event time by which a row is classified.
+
+        A frame classifies a row by the last event time in its window; other throttles use the event time of the row.
+        """
+        return time
+
+    def end_after(self, max_event_time: int, numbers: NumberRange) -> int:
+        """Return the watermark that completes an input with this max event time."""
+        return numbers.plus(max_event_time, 1)
+
+
+@dataclass(frozen=True)
+class NoThrottle(Throttle):
+    """A throttle that moves the coalesced watermark with every advance of the merged watermark."""
+
+    type: ClassVar[str] = "none"
+
+
+@dataclass(frozen=True)
+class FrameThrottle(Throttle):
+    """A throttle that moves the coalesced watermark only to window boundaries, where windows close.
+
+    Raises:
+        InvalidConfig: If parameters are outside their ranges or contradict each other.
+    """
+
+    size_ms: int = parameter("Size of a window in milliseconds.", minimum=1, example=3_600_000)
+    slide_ms: int | None = parameter(
+        "Distance between window starts in milliseconds. Null: `size_ms`.", minimum=1, example=3_600_000, default=None
+    )
+    offset_ms: int = parameter("Offset of the windows from the epoch in milliseconds.", example=0, default=0)
+    type: ClassVar[str] = "frame"
+
+    def __post_init__(self) -> None:
+        """Validate the parameters."""
+        super().__post_init__()
+        _ = self.frame
+
+    @cached_property
+    def frame(self) -> Frame:
+        """The window boundaries."""
+        return Frame(self.size_ms, self.size_ms if self.slide_ms is None else self.slide_ms, self.offset_ms)
+
+    def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
+        """Return the last boundary at or before ``merged``."""
+        return self.frame.floor(merged, numbers)
+
+    @property
+    def slide(self) -> int:
+        """The slide of the frame."""
+        return self.frame.slide
+
+    def next_step(self, last: int, numbers: NumberRange) -> int | None:
+        """Return the first boundary after ``last``."""
+        floor = self.frame.floor(last, numbers)
+        return numbers.plus(last if floor is None else floor, self.frame.slide)
+
+    def classified_at(self, time: int, numbers: NumberRange) -> int:
+        """Return the last event time before the next boundary."""
+        return self.frame.higher(time, numbers) - 1
+
+    def end_after(self, max_event_time: int, numbers: NumberRange) -> int:
+        """Return the first boundary after the max event time."""
+        return self.frame.higher(max_event_time, numbers)
+
+
+@dataclass(frozen=True)
+class MinStepThrottle(Throttle):
+    """A throttle that moves the coalesced watermark only in steps of at least ``min_step_ms``.
+
+    Raises:
+        InvalidConfig: If the step is below 1.
+    """
+
+    min_step_ms: int = parameter("Minimum advance in milliseconds.", minimum=1, example=60_000)
+    type: ClassVar[str] = "min_step"
+
+    def candidate(self, merged: int, last: int | None, numbers: NumberRange) -> int | None:
+        """Return ``merged`` if it is at least ``min_step_ms`` ahead of ``last``."""
+        return merged if merged >= (NO_WATERMARK if last is None else last) + self.min_step_ms else None
+
+    def next_step(self, last: int, numbers: NumberRange) -> int | None:
+        """Return ``last`` plus ``min_step_ms``."""
+        return numbers.plus(last, self.min_step_ms)
+
+
+THROTTLES: tuple[type[Throttle], ...] = (NoThrottle, FrameThrottle, MinStepThrottle)
+"""All throttles; every other list of throttles derives from this one."""
+
+
+def offer(throttle: Throttle, merged: int | None, last: int | None, numbers: NumberRange = EXACT_DOUBLE) -> int | None:
+    """Return the candidate of the throttle if it is ahead of ``last``; otherwise None."""
+    candidate = None if merged is None else throttle.candidate(merged, last, numbers)
+    return candidate if above(candidate, last) else None
+
+
+# The configuration
 
 MAX_OVERRIDES = 100
 MAX_EXPECTED_QUERIES = 1000
@@ -135,4 +301,4 @@ POLICY_LIMITS = effects(*POLICIES)
 """Parameters of policies that override the lag, each with its effect."""
 
 LIMITS = JOB_LIMITS | POLICY_LIMITS
-"""Settings that let C pass a substream or W pass a batch. The journal records each time a limit acts."""
+"""Settings that let C pass a substream or W pass a batch. The history records each time a limit acts."""

@@ -1,81 +1,449 @@
-"""The evaluation: decide which substreams count, merge their watermarks, throttle, emit."""
+"""Everything between a change and an emitted watermark.
 
-from tidegate.domain import batches, holds, idleness
-from tidegate.domain.config import POLICY_LIMITS
-from tidegate.domain.delays import count_wait
-from tidegate.domain.emission import emit
-from tidegate.domain.journal import Kind, named
-from tidegate.domain.merge import merge
-from tidegate.domain.names import SubstreamKey, member
-from tidegate.domain.numbers import above, by_value
-from tidegate.domain.observation import poll
-from tidegate.domain.state import JobState, Substream
+A command advances the clock of the job, changes the state, evaluates the job, and replies. The evaluation decides which
+substreams count, merges their watermarks, applies retention, holds and the throttle to get C, and emits W:
 
-Counting = list[tuple[SubstreamKey, Substream]]
+- *C* is the minimum watermark of the substreams that count, after retention, holds and the throttle.
+- ``W = min(C, pinned watermarks of the open batches that are not released)``.
+
+Neither C nor W goes back. Source of the merge: Hazelcast Jet, ``WatermarkCoalescer`` and ``EventTimeMapper``; see the
+conformance traces.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tidegate.domain.completeness import MAX_WEIGHT, STEPS, decayed
+from tidegate.domain.config import POLICY_LIMITS, offer
+from tidegate.domain.history import Kind, named
+from tidegate.domain.job import Hold, JobState, Query, Substream, SubstreamState, TokenClaim
+from tidegate.domain.results import Holder, HoldReason, WatermarkState
+from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, by_value, highest, member
+
+# The clock. It never goes back. Observed time excludes outages: the time in which no coordinator ran.
 
 
-def evaluate(job: JobState, cap: int | None = None) -> None:
-    """Evaluate the job after a change.
+def advance_clock(job: JobState, now_ms: int) -> None:
+    """Advance the clock of the job; ignore a time in the past. An outage extends the holds that expire."""
+    lost_ms = outage_until(job, now_ms)
+    if lost_ms:
+        job.unattended_ms += lost_ms
+        job.history.write(now_ms, Kind.UNATTENDED, unattended_ms=lost_ms)
+        for hold in list(job.holds.values()):
+            if hold.expires_ms is not None:
+                job.holds[hold.hold] = replace(hold, expires_ms=hold.expires_ms + lost_ms)
+    job.now_ms = max(job.now_ms, now_ms)
+
+
+def outage_until(job: JobState, now_ms: int) -> int:
+    """Return the duration of an outage that a command at a time would detect; 0 if it would detect none."""
+    gap_ms = now_ms - job.now_ms
+    is_outage = job.unattended_after_ms is not None and gap_ms > job.unattended_after_ms
+    # A job with a next change is swept regularly, so a longer gap shows that no coordinator ran.
+    return gap_ms if is_outage and next_change_ms(job) is not None else 0
+
+
+def outage_ms(job: JobState, query: str) -> int:
+    """Return the total outage time of a query, or of the job for reports without batches."""
+    if query == DIRECT:
+        return job.unattended_ms
+    return job.queries[query].outage_ms if query in job.queries else 0
+
+
+def observed_time(job: JobState, query: str, now_ms: int | None = None) -> int:
+    """Convert a processing time (default: now) to the observed time of a query.
+
+    A query may report an outage late. The result is therefore at least the idle clock of the query.
+    """
+    observed_ms = (job.now_ms if now_ms is None else now_ms) - outage_ms(job, query)
+    idle_clock_ms = job.queries[query].idle_clock_ms if query in job.queries else None
+    return observed_ms if idle_clock_ms is None else max(observed_ms, idle_clock_ms)
+
+
+# The evaluation
+
+
+def evaluate(job: JobState, cap: int | None = None, *, is_sweep: bool = False) -> None:
+    """Evaluate the job after a change, or because time has passed.
 
     Args:
         job: The job.
         cap: Lowest event time of the report that caused the evaluation. Watermarks that follow the clock do not pass
             this time, so that the report does not make its own rows late. None: no cap.
+        is_sweep: Whether only time has passed. Retention acts in sweeps only.
     """
-    _evaluate(job, cap, is_sweep=False)
-
-
-def sweep(job: JobState) -> None:
-    """Evaluate the job because time has passed. Retention acts in sweeps only."""
-    _evaluate(job, None, is_sweep=True)
-
-
-def _evaluate(job: JobState, cap: int | None, is_sweep: bool) -> None:
     if job.is_complete:
         return
-    holds.expire(job)
-    batches.release_overdue(job)
-    idleness.time_out_queries(job)
-    idleness.expire(job)
-    counting = [(key, substream) for key, substream in job.substreams.items() if substream.counts]
+    expire_holds(job)
+    release_overdue_batches(job)
+    time_out_queries(job)
+    time_out_substreams(job)
+
+    counting = {key: substream for key, substream in job.substreams.items() if substream.counts}
     polled = [substream for substream in job.substreams.values() if job.polls(substream)]
     for substream in polled:
-        poll(job, substream, cap)
+        substream.policy_state.poll(job.processing_time)
+        reached = substream.policy_state.watermark
+        if cap is not None and reached is not None and substream.policy.follows_clock:
+            reached = min(reached, cap)
+        substream.watermark = highest(substream.watermark, reached)
     job.unattended_at_evaluation_ms = job.unattended_ms
     job.evaluation_due = cap is not None and any(
         substream.policy.follows_clock and above(substream.uncapped_watermark, cap) for substream in polled
     )
+
     before, was_all_idle = job.coalesced_watermark, job.all_idle
-    watermarks, idle_ones = [s.watermark for _, s in counting], [s.watermark for s in polled if not s.counts]
-    is_retained = merge(job, watermarks, idle_ones, is_sweep)
+    idle_ones = [substream.watermark for substream in polled if not substream.counts]
+    is_retained = merge(job, [substream.watermark for substream in counting.values()], idle_ones, is_sweep)
     if above(job.coalesced_watermark, before):
         _record_limits(job, counting, is_retained)
-    _record_all_idle(job, was_all_idle)
+    if was_all_idle and not job.all_idle:
+        job.history.write(job.now_ms, Kind.NOT_ALL_IDLE)
+    elif job.all_idle and not was_all_idle and (not job.substreams or any(not s.done for s in job.substreams.values())):
+        job.history.write(job.now_ms, Kind.ALL_IDLE)
     emit(job)
     count_wait(job, before)
 
 
-def _record_limits(job: JobState, counting: Counting, is_retained: bool) -> None:
+def _record_limits(job: JobState, counting: dict[SubstreamKey, Substream], is_retained: bool) -> None:
     """Record the limits that let C pass substreams that count."""
+    watermarks = {
+        limit: [(s.policy_state.lagged, member(key)) for key, s in counting.items() if s.policy.limit == limit]
+        for limit in POLICY_LIMITS
+    }
     if is_retained:
-        _record_limit(job, "max_retention_ms", [(s.uncapped_watermark, member(key)) for key, s in counting])
-    for limit in POLICY_LIMITS:
-        lagged = [(s.policy_state.lagged, member(key)) for key, s in counting if s.policy.limit == limit]
-        _record_limit(job, limit, lagged)
+        everything = [(s.uncapped_watermark, member(key)) for key, s in counting.items()]
+        watermarks = {"max_retention_ms": everything, **watermarks}
+    for limit, reached in watermarks.items():
+        passed = [item for item in reached if above(job.coalesced_watermark, item[0])]
+        if passed:
+            passed.sort(key=lambda item: (by_value(item[0]), item[1].encode()))
+            job.limits[limit] += 1
+            job.limits_passed += ({"limit": limit, **named(name for _, name in passed)},)
 
 
-def _record_limit(job: JobState, limit: str, watermarks: list[tuple[int | None, str]]) -> None:
-    passed = [item for item in watermarks if above(job.coalesced_watermark, item[0])]
-    if passed:
-        passed.sort(key=lambda item: (by_value(item[0]), item[1].encode()))
-        job.limits[limit] += 1
-        job.limits_passed += ({"limit": limit, **named(name for _, name in passed)},)
+# Holds and open batches: what keeps C or W back until it ends
 
 
-def _record_all_idle(job: JobState, was_all_idle: bool) -> None:
-    if job.all_idle == was_all_idle:
+def holds_in_order(job: JobState) -> list[Hold]:
+    """Return all holds, sorted by value, then by name. The first one limits C."""
+    return sorted(job.holds.values(), key=lambda hold: (hold.at_most, hold.hold.encode()))
+
+
+def cap_by_holds(job: JobState, watermark: int | None) -> int | None:
+    """Return the lower of the watermark and the lowest hold."""
+    return None if watermark is None else min([watermark, *(hold.at_most for hold in job.holds.values())])
+
+
+def expire_holds(job: JobState) -> None:
+    """Remove expired holds."""
+    for hold in [hold for hold in job.holds.values() if not hold.in_force(job.now_ms)]:
+        del job.holds[hold.hold]
+        job.history.write(job.now_ms, Kind.HOLD_EXPIRED, hold=hold.hold)
+
+
+def release_overdue_batches(job: JobState) -> None:
+    """Stop open batches from holding W after their deadline."""
+    for name, query in job.queries.items():
+        for deadline in batch_deadlines(job, name):
+            if deadline.at_ms <= job.now_ms:
+                query.released = True
+                job.limits[deadline.limit] += 1
+                job.history.write(job.now_ms, Kind.BATCH_RELEASED, query=name, batch_id=query.latest)
+
+
+# Idleness: silent substreams do not hold the merged watermark.
+#
+# A query is known to have processed all input up to its idle clock. A substream becomes idle when the idle clock of its
+# query is ``idle_timeout_ms`` past the last event of the substream. The idle clock does not advance while the query is
+# silent or a batch is open; in that time, a silent substream is *blocked*, not idle. For reports without batches, the
+# observed time of the job is the idle clock.
+
+
+def time_out_queries(job: JobState) -> None:
+    """Make all substreams of a query idle if the query has made no call for ``query_timeout_ms``."""
+    due = [(query, each) for query in job.last_seen for each in query_deadlines(job, query) if each.at_ms <= job.now_ms]
+    for query, deadline in due:
+        del job.last_seen[query]
+        counting = {key: s for key, s in job.substreams.items() if key[0] == query and s.counts}
+        _set_idle(job, deadline.limit, query, counting)
+        for substream in counting.values():
+            substream.forced_idle = True
+
+
+def time_out_substreams(job: JobState) -> None:
+    """Make substreams idle if they were silent for ``idle_timeout_ms`` by the idle clock of their query."""
+    if job.config.idle_timeout_ms is None:
         return
-    if was_all_idle:
-        job.journal.write(job.now_ms, Kind.NOT_ALL_IDLE)
-    elif not job.substreams or any(not substream.done for substream in job.substreams.values()):
-        job.journal.write(job.now_ms, Kind.ALL_IDLE)
+    for query in (DIRECT, *job.queries):
+        silent = {
+            key: substream
+            for key, substream in job.substreams.items()
+            if key[0] == query and substream.counts and is_silent(job, query, substream)
+        }
+        _set_idle(job, "idle_timeout_ms", query, silent)
+
+
+def is_silent(job: JobState, query: str, substream: Substream) -> bool:
+    """Return whether the idle clock of the query is ``idle_timeout_ms`` past the substream's last event."""
+    timeout = job.config.idle_timeout_ms
+    clock: int | None = job.processing_time.observed_ms
+    if query != DIRECT:
+        clock = job.queries[query].idle_clock_ms if query in job.queries else None
+    return timeout is not None and clock is not None and clock - substream.last_event_ms >= timeout
+
+
+def _set_idle(job: JobState, limit: str, query: str, substreams: dict[SubstreamKey, Substream]) -> None:
+    if not substreams:
+        return
+    for substream in substreams.values():
+        substream.idle, substream.since_ms = True, job.now_ms
+    job.limits[limit] += 1
+    longest_first = sorted(substreams.items(), key=lambda item: (item[1].last_event_ms, member(item[0]).encode()))
+    job.history.write(job.now_ms, Kind.IDLE, limit=limit, query=query, **named(member(key) for key, _ in longest_first))
+
+
+def state_of(substream: Substream, observed_ms: int, idle_timeout_ms: int | None) -> SubstreamState:
+    """Return the state of a substream at an observed time of its query."""
+    if substream.done:
+        return "done"
+    if substream.idle:
+        return "idle"
+    if idle_timeout_ms is not None and observed_ms - substream.last_event_ms >= idle_timeout_ms:
+        return "blocked"
+    return "active"
+
+
+# The coalesced watermark C
+
+
+def merge(job: JobState, watermarks: Sequence[int | None], idle_ones: Sequence[int | None], is_sweep: bool) -> bool:
+    """Merge the watermarks of the substreams that count, and move C; return whether retention moved C.
+
+    If no substream counts, the merged watermark is the max watermark. It includes the watermarks of idle substreams
+    that follow the clock.
+    """
+    before = job.coalesced_watermark
+    max_watermark = highest(job.max_watermark, *watermarks, *idle_ones)
+    has_risen, job.max_watermark = above(max_watermark, job.max_watermark), max_watermark
+    job.all_idle = not watermarks
+    merged = job.max_watermark if job.all_idle else min(watermarks, key=by_value)
+    retained = None
+    if job.retention is not None and (is_sweep or has_risen):
+        sampled = job.retention.sample(job.processing_time.observed_ms, job.max_watermark)
+        retained = sampled if is_sweep else None
+    offered = cap_by_holds(job, highest(merged, retained))
+    advance_coalesced(job, offer(job.config.throttle, offered, before, job.numbers))
+    if above(offered, job.merged_highest):
+        job.merged_highest = offered
+        job.throttled += job.coalesced_watermark == before and above(offered, before)
+    return above(job.coalesced_watermark, before) and above(job.coalesced_watermark, merged)
+
+
+def merged_watermark(job: JobState) -> int | None:
+    """Return the value that C would have without the throttle."""
+    return highest(job.merged_highest, job.coalesced_watermark)
+
+
+def advance_coalesced(job: JobState, watermark: int | None) -> None:
+    """Raise C to a watermark; a lower watermark changes nothing."""
+    if above(watermark, job.coalesced_watermark):
+        job.coalesced_watermark, job.coalesced_watermark_since_ms = watermark, job.now_ms
+
+
+def slowest(job: JobState) -> tuple[SubstreamKey, Substream] | None:
+    """Return the counting substream with the lowest watermark; None if no substream counts."""
+    counting = ((key, substream) for key, substream in job.substreams.items() if substream.counts)
+    return min(
+        counting, key=lambda item: (by_value(item[1].uncapped_watermark), member(item[0]).encode()), default=None
+    )
+
+
+def count_wait(job: JobState, before: int | None) -> None:
+    """Add the latency of the event times in ``(before, C]`` to the statistics."""
+    watermark = job.coalesced_watermark
+    if before is None or watermark is None or watermark <= before or job.max_event_time is None:
+        return
+    behind, statistics = slowest(job), job.delay_statistics
+    lag = None if behind is None else behind[1].policy_state.lag
+    if lag is None:
+        return
+    step = max(1, job.config.delay_half_life_ms // STEPS)
+    remaining = decayed(statistics.wait_weight, watermark // step - before // step)
+    weight = min(watermark - before, MAX_WEIGHT - remaining)
+    # Compute with doubles, as the functions in Redis do.
+    middle = before + (float(watermark) - before + job.config.throttle.slide) / 2
+    share = remaining / statistics.wait_weight if statistics.wait_weight else 0.0
+    statistics.wait_sum = statistics.wait_sum * share + (float(job.max_event_time - lag) - middle) * weight
+    statistics.wait_weight = remaining + weight
+
+
+# The emitted watermark W, which clients receive
+
+
+def emit(job: JobState) -> None:
+    """Raise W to the lower of C and the lowest pinned watermark of the open batches that are not released."""
+    watermark, lowest = job.coalesced_watermark, lowest_open_batch(job)
+    if lowest is not None:
+        _, query = lowest
+        watermark = min(watermark, query.pinned_watermark, key=by_value)
+    raise_watermark(job, watermark)
+
+
+def raise_watermark(job: JobState, watermark: int | None) -> None:
+    """Raise W and C to a watermark that is safe to emit or was emitted before."""
+    advance_coalesced(job, watermark)
+    if above(watermark, job.watermark):
+        job.watermark, job.watermark_since_ms = watermark, job.now_ms
+
+
+def accept_token(job: JobState, token: TokenClaim | None) -> None:
+    """Restore a watermark that the store has lost from the latest watermark token of a client.
+
+    A token of an older incarnation is ignored and counted.
+    """
+    if token is None:
+        return
+    if token.incarnation < job.incarnation:
+        job.tokens_ignored += 1
+        return
+    was_lost = token.incarnation > job.incarnation or above(token.watermark, job.watermark)
+    job.incarnation = token.incarnation
+    raise_watermark(job, token.watermark)
+    if was_lost:
+        job.history.write(job.now_ms, Kind.WATERMARK_RESTORED, watermark=token.watermark)
+
+
+def lowest_open_batch(job: JobState) -> tuple[str, Query] | None:
+    """Return the query whose open batch holds W at the lowest pinned watermark; None if no batch holds W."""
+    holding = ((name, query) for name, query in job.queries.items() if query.open and not query.released)
+    return min(holding, key=lambda item: (by_value(item[1].pinned_watermark), item[0].encode()), default=None)
+
+
+def held_by(job: JobState) -> Holder | None:
+    """Return the holder of W; None if the job is complete or W has no holder."""
+    lowest, behind = lowest_open_batch(job), slowest(job)
+    if lowest is not None:
+        query_name, query = lowest
+        if behind is None or above(job.coalesced_watermark, query.pinned_watermark):
+            since_ms = job.watermark_since_ms
+            return Holder("open_batch", query_name, None, query.latest, since_ms, begun_ms=query.begun_ms)
+    if job.is_complete:
+        return None
+    since_ms = job.coalesced_watermark_since_ms
+    furthest = job.max_watermark if behind is None else behind[1].uncapped_watermark
+    hold = next(iter(holds_in_order(job)), None)
+    if hold is not None and above(furthest, hold.at_most):
+        return Holder("hold", "", None, None, since_ms, hold.hold)
+    if behind is None:
+        return None
+    (query_name, name), substream = behind
+    if name == PLACEHOLDER:
+        return Holder("missing_query", query_name, None, None, since_ms)
+    reason: HoldReason = "slow"
+    if state_of(substream, observed_time(job, query_name), job.config.idle_timeout_ms) == "blocked":
+        reason = "blocked"
+    elif substream.max_event_time is None and substream.uncapped_watermark is None:
+        reason = "never_reported"
+    last_event_ms = substream.last_event_ms + outage_ms(job, query_name)
+    return Holder(reason, query_name, name, None, since_ms, last_event_ms=last_event_ms)
+
+
+# The reply
+
+
+def watermark_state(job: JobState) -> WatermarkState:
+    """Return the current watermark of a job."""
+    return WatermarkState(
+        job.incarnation,
+        job.state_epoch,
+        job.now_ms,
+        job.watermark,
+        job.coalesced_watermark,
+        job.is_complete,
+        held_by(job),
+    )
+
+
+def reply(job: JobState) -> WatermarkState:
+    """Record the movement of the watermark since the last reply, and return the watermark."""
+    state = watermark_state(job)
+    if (state.coalesced_watermark, state.watermark) != job.recorded:
+        kind = Kind.COALESCED_WATERMARK if state.watermark == job.recorded[1] else Kind.EMISSION
+        job.recorded = state.coalesced_watermark, state.watermark
+        job.emissions += kind == Kind.EMISSION
+        details: dict[str, object] = {"coalesced_watermark": state.coalesced_watermark, "watermark": state.watermark}
+        if state.held_by is not None:
+            holder = state.held_by
+            details |= {"held_by": holder.reason, "query": holder.query, "substream": holder.substream}
+            details |= {"batch_id": holder.batch_id, "hold": holder.hold}
+        job.history.write(job.now_ms, kind, **details, limits=list(job.limits_passed) or None)
+    job.timeline.record(state)
+    job.limits_passed = ()
+    return state
+
+
+# The times at which a job changes without new data
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A limit that lets the watermark pass a holder without new data.
+
+    ``at_ms`` is the earliest processing time at which the limit acts. If ``needs_query_report`` is true, the limit acts
+    only after the query of the holder has reported that it has no data.
+    """
+
+    limit: str
+    at_ms: int
+    needs_query_report: bool = False
+
+
+def query_deadlines(job: JobState, query: str) -> Iterator[Deadline]:
+    """Yield the deadline after which the substreams of a silent query no longer count, if the job has this limit."""
+    timeout, seen_ms = job.config.query_timeout_ms, job.last_seen.get(query)
+    if timeout is not None and seen_ms is not None:
+        yield Deadline("query_timeout_ms", seen_ms + job.unattended_ms + timeout)
+
+
+def batch_deadlines(job: JobState, name: str) -> Iterator[Deadline]:
+    """Yield the deadline after which the open batch of a query no longer holds W, if the job has this limit."""
+    limit, query = job.config.max_batch_hold_ms, job.queries[name]
+    if limit is not None and query.open and not query.released:
+        yield Deadline("max_batch_hold_ms", query.begun_observed_ms + job.unattended_ms + limit)
+
+
+def next_change_ms(job: JobState) -> int | None:
+    """Return the observed time from which an evaluation may change the job; None if only new data can change it."""
+    if job.is_complete:
+        return None
+    return min((time for time in _changes(job) if time is not None), default=None)
+
+
+def _changes(job: JobState) -> Iterator[int | None]:
+    at, idle_timeout_ms = job.processing_time, job.config.idle_timeout_ms
+    if job.evaluation_due:
+        yield at.observed_ms
+    # The clock advances during an outage, so substreams that follow the clock are due after the outage.
+    after_outage = job.unattended_at_evaluation_ms not in (None, job.unattended_ms)
+    for (query, _), substream in job.substreams.items():
+        if job.polls(substream):
+            if after_outage and substream.policy.follows_clock:
+                yield at.observed_ms
+            yield substream.policy_state.next_change_ms(substream.uncapped_watermark, at)
+        if substream.counts and query == DIRECT and idle_timeout_ms is not None:
+            yield substream.last_event_ms + idle_timeout_ms
+    deadlines = [each for query in job.last_seen for each in query_deadlines(job, query)]
+    deadlines += [each for query in job.queries for each in batch_deadlines(job, query)]
+    yield from (deadline.at_ms - job.unattended_ms for deadline in deadlines)
+    yield from (h.expires_ms - job.unattended_ms for h in job.holds.values() if h.expires_ms is not None)
+    if job.retention is not None:
+        present = job.max_watermark if job.retention.boundary is None else job.retention.cells[0]
+        if present is not None and _would_be_emitted(job, present):
+            yield at.observed_ms
+        yield job.retention.next_change_ms(lambda watermark: _would_be_emitted(job, watermark))
+
+
+def _would_be_emitted(job: JobState, watermark: int) -> bool:
+    capped = cap_by_holds(job, watermark)
+    return offer(job.config.throttle, capped, job.coalesced_watermark, job.numbers) is not None

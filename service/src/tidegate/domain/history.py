@@ -1,54 +1,171 @@
-"""The history of a value, which returns the value of about ``length_ms`` ago.
+"""The past of a job: its history, which explains every movement of the watermark, and its timeline.
 
-``length_ms`` is divided into 16 slots of equal width; the first sample starts the first slot. The history returns the
-last value of a slot when 15 more slots have closed. At that time, the value is between 15/16 of ``length_ms`` and
-``length_ms`` old. Before ``length_ms`` have passed since the first sample, the history returns None.
-
-Source: Hazelcast Jet, ``TimestampHistory``; see the conformance traces.
+The history is exact, but holds a limited number of records. The timeline has a limited resolution, but always covers
+the last day.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
-SLOTS = 16
+from tidegate.domain.results import HoldReason, WatermarkState
+
+# The history: a bounded record
+
+RECORDS_KEPT = 10_000
+RECORDS_KEPT_MS = 7 * 24 * 3_600_000
+NAMES_KEPT = 20
+"""Maximum number of substreams that a record names. The ``count`` of the record is the total."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditInfo:
+    """The actor of a command, and the reason."""
+
+    actor: str = ""
+    reason: str = ""
+
+
+NO_AUDIT = AuditInfo()
+
+
+class Kind(StrEnum):
+    """Kinds of records."""
+
+    CREATED = "created"
+    CONFIG = "config"
+    EMISSION = "emission"
+    COALESCED_WATERMARK = "coalesced_watermark"
+    IDLE = "idle"
+    ACTIVE = "active"
+    ALL_IDLE = "all_idle"
+    NOT_ALL_IDLE = "not_all_idle"
+    BATCH_RELEASED = "batch_released"
+    JOINED = "joined"
+    FENCED = "fenced"
+    FUTURE = "future"
+    RELEARNING = "relearning"
+    WATERMARK_RESTORED = "watermark_restored"
+    UNATTENDED = "unattended"
+    HOLD_EXPIRED = "hold_expired"
+    ACTION = "action"
+
+
+MOVEMENTS = (Kind.EMISSION, Kind.COALESCED_WATERMARK)
+"""Kinds of records that contain C and W."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An entry of the history at ``at_ms``. The ``details`` depend on the ``kind``.
+
+    =================== =============================================================================================
+    created             the job or a new incarnation was created
+    config              the configuration changed: ``actor``, ``reason``
+    emission            W moved: ``coalesced_watermark``, ``watermark``, the current holder (``held_by``, ``query``,
+                        ``substream``, ``batch_id``, ``hold``), and the ``limits`` that let W pass substreams
+    coalesced_watermark only C moved: the same details as of ``emission``
+    idle                substreams became idle: the ``limit``, ``query``, ``count``, ``substreams``
+    active              idle substreams became active: ``query``, ``count``, ``substreams``
+    all_idle            no substream is active any more
+    not_all_idle        a substream is active again
+    batch_released      an open batch no longer holds W, because of a limit: ``query``, ``batch_id``
+    joined              an unexpected query joined: ``query``
+    fenced              a newer run replaced a run: ``query``, ``run_id``
+    future              event times too far ahead of the clock were set aside: ``query``, ``count``, ``substreams``
+    relearning          too many rows were late, so a learned lag was discarded: ``query``, ``count``, ``substreams``
+    watermark_restored  a token restored a watermark that the store had lost: ``watermark``
+    unattended          no coordinator evaluated the job for ``unattended_ms``; that time does not count as silence
+    hold_expired        a hold expired: ``hold``
+    action              an operator's command: ``action``, ``query``, ``count``, ``substreams``, ``actor``, ``reason``
+    =================== =============================================================================================
+    """
+
+    at_ms: int
+    kind: str
+    details: dict[str, Any]
 
 
 class History:
-    """Samples of one value over the last ``length_ms``.
+    """The latest ``RECORDS_KEPT`` records. Each write removes records older than ``RECORDS_KEPT_MS``."""
 
-    Internal times are in sixteenths of a millisecond, so that the width of a slot is a whole number.
+    def __init__(self) -> None:
+        self._records: deque[Record] = deque(maxlen=RECORDS_KEPT)
+        self.written = 0
+
+    def write(self, at_ms: int, kind: str, **details: Any) -> None:
+        """Append a record; omit details that are None or ""."""
+        self._records.append(Record(at_ms, kind, {k: v for k, v in details.items() if v is not None and v != ""}))
+        self.written += 1
+        while self._records[0].at_ms < at_ms - RECORDS_KEPT_MS:
+            self._records.popleft()
+
+    def __iter__(self) -> Iterator[Record]:
+        """Iterate over the records, oldest first."""
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+        return len(self._records)
+
+
+def named(members: Iterable[str]) -> dict[str, Any]:
+    """Return the ``count`` of substreams and their first ``NAMES_KEPT`` names, as details of a record."""
+    listed = list(members)
+    return {"count": len(listed), "substreams": listed[:NAMES_KEPT]}
+
+
+# The timeline: the watermark and its holder at regular processing times, for charts of the lag
+
+FINE_MS, COARSE_MS = 15_000, 300_000
+SAMPLES_KEPT = {FINE_MS: 240, COARSE_MS: 288}
+"""Number of samples by interval: the last hour, and the last day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The watermark and its holder after a command at ``at_ms``, the first command of an interval.
+
+    ``reason``, ``query`` and ``name`` describe the holder. ``name`` is the substream, the hold, or "" for an open batch
+    or a missing query. ``reason`` is None if the watermark had no holder.
     """
 
-    def __init__(self, length_ms: int) -> None:
-        self.length_ms = length_ms
-        self.cells: list[int | None] = [None] * (SLOTS + 1)
-        self.boundary: int | None = None
-        """The end of the newest slot, in sixteenths of a millisecond; None before the first sample."""
+    at_ms: int
+    watermark: int | None
+    reason: HoldReason | None
+    query: str
+    name: str
 
-    def sample(self, now_ms: int, value: int | None) -> int | None:
-        """Record the current value and return the value of ``length_ms`` ago.
+    @classmethod
+    def of(cls, state: WatermarkState) -> "Sample":
+        """Return the sample of a watermark."""
+        holder = state.held_by
+        if holder is None:
+            return cls(state.now_ms, state.watermark, None, "", "")
+        return cls(state.now_ms, state.watermark, holder.reason, holder.query, holder.substream or holder.hold or "")
 
-        A slot without a sample has the value of the last slot with a sample.
-        """
-        now, width = now_ms * SLOTS, self.length_ms
-        if self.boundary is None:
-            self.boundary = now + width
-        elif now >= self.boundary:
-            closed = (now - self.boundary) // width + 1
-            shift = min(closed, len(self.cells))
-            self.cells = self.cells[shift:] + [self.cells[-1]] * shift
-            # A gap longer than the history restarts the slots; after a shorter gap, the slots continue.
-            self.boundary = now + width if closed >= len(self.cells) else self.boundary + closed * width
-        self.cells[-1] = value
-        return self.cells[0]
 
-    def next_change_ms(self, matters: Callable[[int], bool]) -> int | None:
-        """Return the next time at which the returned value changes to one that satisfies ``matters``.
+class Timeline:
+    """The latest samples of a job, by interval."""
 
-        The time applies if there are no new samples. None: no value of the history satisfies ``matters``.
-        """
-        if self.boundary is None:
-            return None
-        for shifts, cell in enumerate(self.cells):
-            if shifts and cell is not None and matters(cell):
-                return -(-(self.boundary + (shifts - 1) * self.length_ms) // SLOTS)
-        return None
+    def __init__(self) -> None:
+        self._samples: dict[int, deque[Sample]] = {
+            interval_ms: deque(maxlen=kept) for interval_ms, kept in SAMPLES_KEPT.items()
+        }
+        self._latest_ms: int | None = None
+
+    def record(self, state: WatermarkState) -> None:
+        """Append a sample for each interval that has none yet. After its creation, an empty job has no samples."""
+        is_empty = self._latest_ms is not None and state.watermark is None and state.held_by is None
+        for interval_ms, samples in self._samples.items():
+            if not is_empty and (
+                self._latest_ms is None or self._latest_ms // interval_ms < state.now_ms // interval_ms
+            ):
+                samples.append(Sample.of(state))
+        self._latest_ms = state.now_ms
+
+    def samples(self, interval_ms: int) -> list[Sample]:
+        """Return the samples of an interval, oldest first."""
+        return list(self._samples[interval_ms])

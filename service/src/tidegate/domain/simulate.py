@@ -9,12 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidegate.domain import commands
-from tidegate.domain.config import JobConfig
-from tidegate.domain.frame import Frame
-from tidegate.domain.names import DIRECT
-from tidegate.domain.numbers import NumberRange
-from tidegate.domain.sketch import bucket_of
-from tidegate.domain.state import JobState
+from tidegate.domain.completeness import bucket_of
+from tidegate.domain.config import Frame, JobConfig
+from tidegate.domain.job import JobState
+from tidegate.domain.values import DIRECT, NumberRange
 
 UNBOUNDED = NumberRange(-(2**256), 2**256)
 """The range of a simulation, which does not use JSON or Redis, so that every integer is exact."""

@@ -8,8 +8,8 @@ from pydantic import BaseModel, StringConstraints, ValidationError
 
 from tidegate import times
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS, Role
-from tidegate.domain.journal import AuditInfo
-from tidegate.domain.names import STORED_NAME
+from tidegate.domain.history import AuditInfo
+from tidegate.domain.values import STORED_NAME
 from tidegate.reads.types import Id
 from tidegate.store.actions import JobActions
 from tidegate.store.jobs import JobStore

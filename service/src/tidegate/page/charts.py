@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tidegate.domain.ledger import HOUR, HOURS_KEPT
+from tidegate.domain.completeness import HOUR, HOURS_KEPT
 from tidegate.page.scales import Range, polyline, step_for
 from tidegate.reads.completeness import Completeness
 from tidegate.reads.late import LateHour

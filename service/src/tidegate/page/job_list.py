@@ -10,9 +10,9 @@ from pydantic import Field
 
 from tidegate.auth.callers import Caller
 from tidegate.domain.errors import StateDamaged
-from tidegate.domain.health import WORST_FIRST, Health
-from tidegate.domain.pattern import matches
-from tidegate.domain.timeline import COARSE_MS, Sample
+from tidegate.domain.history import COARSE_MS, Sample
+from tidegate.domain.values import matches
+from tidegate.domain.views import WORST_FIRST, Health
 from tidegate.page.lag_line import SAMPLES, lag_line
 from tidegate.page.lag_points import is_replayed
 from tidegate.page.links import parameters

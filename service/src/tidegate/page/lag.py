@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import Any
 
+from tidegate.domain.history import Sample
 from tidegate.domain.results import HoldReason
-from tidegate.domain.timeline import Sample
 from tidegate.page.lag_points import LagPoints, Point, lag_points
 from tidegate.page.scales import SMALLEST_MS, Range, Scales, polyline, step_for
 from tidegate.reads.sentences import Piece, holder_over_time, plain_text

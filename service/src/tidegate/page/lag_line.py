@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tidegate.domain.history import COARSE_MS, Sample
 from tidegate.domain.results import WatermarkState
-from tidegate.domain.timeline import COARSE_MS, Sample
 from tidegate.page.lag_points import Point, lag_points
 from tidegate.page.scales import Range, polyline
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from tidegate.domain.timeline import Sample
+from tidegate.domain.history import Sample
 
 REPLAYED_MS = 90 * 86_400_000
 """Distance from processing time above which event times are replayed or simulated, so that a lag has no meaning."""

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from tidegate.auth.roles import READERS
-from tidegate.domain.health import WORST_FIRST
+from tidegate.domain.views import WORST_FIRST
 from tidegate.page import sections
 from tidegate.page.actions import ACTIONS
 from tidegate.page.job_list import JobListSelection, job_list

@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.domain.names import SubstreamKey
-from tidegate.domain.numbers import by_value
-from tidegate.domain.results import SubstreamRow
+from tidegate.domain.values import SubstreamKey, by_value
+from tidegate.domain.views import SubstreamRow
 from tidegate.page.scales import SMALLEST_MS, Range, Scales
 from tidegate.reads.job_page import ACTIVE
 from tidegate.store.views import Distribution

@@ -6,14 +6,11 @@ from typing import Any
 
 from pydantic import Field
 
-from tidegate.domain.completeness import curve, least_lag
-from tidegate.domain.config import JobConfig
+from tidegate.domain.completeness import RELATIVE_ERROR, RowCounts, Sketch, curve, least_lag
+from tidegate.domain.config import FrameThrottle, JobConfig
 from tidegate.domain.errors import DomainError, SubstreamNotFound
-from tidegate.domain.names import SubstreamKey
-from tidegate.domain.policy import Policy, TargetCompleteness
-from tidegate.domain.rows import RowCounts
-from tidegate.domain.sketch import RELATIVE_ERROR, Sketch
-from tidegate.domain.throttle import FrameThrottle
+from tidegate.domain.policies import Policy, TargetCompleteness
+from tidegate.domain.values import SubstreamKey
 from tidegate.reads.config import stored_config
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record

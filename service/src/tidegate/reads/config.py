@@ -9,11 +9,10 @@ from pydantic import Field, GetCoreSchemaHandler, ValidationError, create_model,
 from pydantic_core import CoreSchema
 
 from tidegate.domain import config as domain
+from tidegate.domain.config import THROTTLES, NoThrottle, Throttle
 from tidegate.domain.errors import StateDamaged
-from tidegate.domain.numbers import EXACT_DOUBLE
-from tidegate.domain.parameters import declarations
-from tidegate.domain.policy import POLICIES, Policy
-from tidegate.domain.throttle import THROTTLES, NoThrottle, Throttle
+from tidegate.domain.policies import POLICIES, Policy
+from tidegate.domain.values import EXACT_DOUBLE, declarations
 from tidegate.reads.types import STORED, Id, Request, Text
 
 Model = TypeVar("Model", bound=Request)

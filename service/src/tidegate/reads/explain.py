@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from pydantic import Field
 
-from tidegate.domain.explain import explain
+from tidegate.domain.views import explain
 from tidegate.reads.config import stored_config
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record

@@ -1,12 +1,12 @@
-"""The history of a job: the records of its journal."""
+"""The history of a job: its records, with ids."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
-from tidegate.domain.journal import MOVEMENTS, RECORDS_KEPT, Kind
-from tidegate.domain.journal import Record as JournalRecord
+from tidegate.domain.history import MOVEMENTS, RECORDS_KEPT, Kind
+from tidegate.domain.history import Record as DomainRecord
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
@@ -108,8 +108,8 @@ class HistoryRecord(Record):
     )
 
     @classmethod
-    def of(cls, record_id: str, record: JournalRecord) -> Self:
-        """Return a journal record with its id.
+    def of(cls, record_id: str, record: DomainRecord) -> Self:
+        """Return a record with its id.
 
         Raises:
             ValidationError: If the record has an unknown member.

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from tidegate.domain.names import SubstreamKey, member
-from tidegate.domain.results import SubstreamRow, SubstreamState
-from tidegate.domain.timeline import COARSE_MS, FINE_MS, SAMPLES_KEPT, Sample
+from tidegate.domain.history import COARSE_MS, FINE_MS, SAMPLES_KEPT, Sample
+from tidegate.domain.job import SubstreamState
+from tidegate.domain.values import SubstreamKey, member
+from tidegate.domain.views import SubstreamRow
 from tidegate.reads.completeness import Completeness, CurveSelection, completeness_of_job
 from tidegate.reads.explain import Explanation, explanation_of
 from tidegate.reads.history import FILTERS, RECORD_ID, HistoryRecord, fold, records_page

@@ -4,11 +4,10 @@ from dataclasses import asdict
 
 from pydantic import Field
 
-from tidegate.domain import rows as rows_of_domain
+from tidegate.domain import completeness as domain
+from tidegate.domain.completeness import HOUR, HourCounts, Span, spans
 from tidegate.domain.errors import SubstreamNotFound
-from tidegate.domain.ledger import HOUR, Span, spans
-from tidegate.domain.names import SubstreamKey
-from tidegate.domain.rows import HourCounts
+from tidegate.domain.values import SubstreamKey
 from tidegate.reads.reader import Reader
 from tidegate.reads.status import RowCounts
 from tidegate.reads.types import Record
@@ -83,7 +82,7 @@ def late_rows(
             raise SubstreamNotFound(substream[0], [substream[1]])
         total = sum(known.hours.values(), HourCounts())
         in_time = total.rows - total.updated - total.late
-        rows, diverted = rows_of_domain.RowCounts(in_time, total.updated, total.late), total.diverted
+        rows, diverted = domain.RowCounts(in_time, total.updated, total.late), total.diverted
     # In an hour with unattributed rows, the number of rows of a single substream is unknown.
     hours = [
         LateHour(start=hour * HOUR, **_counts(counts, substream is None or hour not in known.unattributed))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.domain.config import LIMITS
-from tidegate.domain.health import is_held
-from tidegate.domain.journal import MOVEMENTS, Kind
+from tidegate.domain.history import MOVEMENTS, Kind
+from tidegate.domain.views import is_held
 from tidegate.times import doubt_about, format_duration, format_time
 
 SILENT_MS = 5_000

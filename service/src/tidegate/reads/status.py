@@ -5,7 +5,7 @@ import logging
 from pydantic import Field, ValidationError
 
 from tidegate.domain.errors import StateDamaged
-from tidegate.domain.health import Health
+from tidegate.domain.views import Health
 from tidegate.reads.config import JobConfig
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import STORED, Record, attributes

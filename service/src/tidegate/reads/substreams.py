@@ -9,9 +9,9 @@ from typing import Generic, Literal, Self, TypeVar
 from pydantic import Field
 
 from tidegate.domain.config import JobConfig
-from tidegate.domain.names import ID_CHARACTERS, SubstreamKey
-from tidegate.domain.pattern import matches
-from tidegate.domain.results import SubstreamRow, SubstreamState
+from tidegate.domain.job import SubstreamState
+from tidegate.domain.values import ID_CHARACTERS, SubstreamKey, matches
+from tidegate.domain.views import SubstreamRow
 from tidegate.reads.config import stored_config
 from tidegate.reads.reader import Reader
 from tidegate.reads.status import RowCounts

@@ -7,10 +7,8 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, WithJsonSchema
 
-from tidegate.domain.ledger import ENTRIES_KEPT, HOUR
-from tidegate.domain.names import ID, check_id
-from tidegate.domain.numbers import EXACT_DOUBLE
-from tidegate.domain.sketch import HIGHEST_BUCKET
+from tidegate.domain.completeness import ENTRIES_KEPT, HIGHEST_BUCKET, HOUR
+from tidegate.domain.values import EXACT_DOUBLE, ID, check_id
 from tidegate.store.pieces import Pieces
 
 MAX_NAMES = 100_000

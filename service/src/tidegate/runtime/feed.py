@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from redis.exceptions import RedisError
 
 from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound
-from tidegate.domain.journal import Record
+from tidegate.domain.history import Record
 from tidegate.domain.results import WatermarkState
 from tidegate.store.jobs import JobStore
 from tidegate.store.replies import order

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tidegate.domain.config import LIMITS
-from tidegate.domain.results import SubstreamRow
+from tidegate.domain.views import SubstreamRow
 from tidegate.store.states import ServerState
 from tidegate.store.views import Status
 

@@ -4,7 +4,7 @@ import secrets
 from dataclasses import asdict
 from typing import Any
 
-from tidegate.domain.journal import NO_AUDIT, AuditInfo
+from tidegate.domain.history import NO_AUDIT, AuditInfo
 from tidegate.domain.results import CommandResult, WatermarkState
 from tidegate.store import replies
 from tidegate.store.capacity import Capacity

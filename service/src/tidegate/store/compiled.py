@@ -4,10 +4,9 @@ import json
 import re
 from typing import Any
 
-from tidegate.domain.config import JobConfig
-from tidegate.domain.parameters import declarations
-from tidegate.domain.policy import Policy
-from tidegate.domain.throttle import Throttle
+from tidegate.domain.config import JobConfig, Throttle
+from tidegate.domain.policies import Policy
+from tidegate.domain.values import declarations
 
 DERIVED = ("initial_lag", "limit", "accepts_watermarks", "late_share", "enough", "window", "slide")
 """Derived values of a policy or a throttle that the functions need in addition to its parameters."""

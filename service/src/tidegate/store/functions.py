@@ -39,7 +39,7 @@ class StepsLost(RedisError):
 class Functions:
     """The functions of a store, called by the names of their commands.
 
-    ``unattended_after_ms``: see :class:`~tidegate.domain.state.JobState`. ``sweep_interval_ms`` is the shortest time
+    ``unattended_after_ms``: see :class:`~tidegate.domain.job.JobState`. ``sweep_interval_ms`` is the shortest time
     between two sweeps of a job. ``guard`` rejects times of a Redis clock that
     jumped ahead. ``around`` is called with the name of each command, and returns the context in which the command runs.
     ``clock`` replaces the time of Redis in tests and returns Unix milliseconds.

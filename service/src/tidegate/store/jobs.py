@@ -1,7 +1,7 @@
 """The commands of a job. Each command is one function call and therefore atomic.
 
-A command has the name, the errors and the result of its module in :mod:`tidegate.domain.commands`. Coordinators keep no
-state of a job, so any number of replicas can serve the job.
+A command has the name, the errors and the result of its function in :mod:`tidegate.domain.batches` or
+:mod:`tidegate.domain.commands`. Coordinators keep no state of a job, so any number of replicas can serve the job.
 """
 
 import json
@@ -13,13 +13,12 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from tidegate.domain.batches import PINNED_WATERMARKS_KEPT
-from tidegate.domain.commands.begin import DEFAULTS, BeginOptions
+from tidegate.domain.batches import DEFAULTS, PINNED_WATERMARKS_KEPT, BeginOptions
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
-from tidegate.domain.journal import NO_AUDIT, AuditInfo
+from tidegate.domain.history import NO_AUDIT, AuditInfo
+from tidegate.domain.job import ANY_VERSION, ConfigVersion, Run, TokenClaim
 from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
-from tidegate.domain.state import ANY_VERSION, ConfigVersion, Run, TokenClaim
 from tidegate.store import replies
 from tidegate.store.actions import JobActions
 from tidegate.store.capacity import Capacity, JobQuota
@@ -49,7 +48,7 @@ class JobStore:
 
     ``now_ms`` is for tests. By default, a command uses the time of Redis. ``audit`` is the actor and the reason.
     ``quota`` is the caller's limit on the substreams of a job. For the other arguments, see the command in
-    :mod:`tidegate.domain.commands`.
+    :mod:`tidegate.domain.batches` or :mod:`tidegate.domain.commands`.
     """
 
     def __init__(

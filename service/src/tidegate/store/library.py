@@ -14,9 +14,8 @@ from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from tidegate.domain import batches, journal, ledger, sketch, timeline
+from tidegate.domain import batches, completeness, history, policies
 from tidegate.domain.config import LIMITS, POLICY_LIMITS
-from tidegate.domain.policy import target_completeness
 from tidegate.store.keyspace import SCHEMA, SCHEMA_IN_STEPS, TOMBSTONE_KEPT_MS, lua_keys
 
 READS = ("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution", "staged")
@@ -104,24 +103,24 @@ CONSTANTS = {
     "PIECES_KEPT_MS": PIECES_KEPT_MS,
     "REPLIES_KEPT": REPLIES_KEPT,
     "REPLIES_KEPT_MS": REPLIES_KEPT_MS,
-    "RECORDS_KEPT": journal.RECORDS_KEPT,
-    "RECORDS_KEPT_MS": journal.RECORDS_KEPT_MS,
-    "NAMES_KEPT": journal.NAMES_KEPT,
-    "HOUR": ledger.HOUR,
-    "HOURS_KEPT": ledger.HOURS_KEPT,
-    "ENTRIES_KEPT": ledger.ENTRIES_KEPT,
+    "RECORDS_KEPT": history.RECORDS_KEPT,
+    "RECORDS_KEPT_MS": history.RECORDS_KEPT_MS,
+    "NAMES_KEPT": history.NAMES_KEPT,
+    "HOUR": completeness.HOUR,
+    "HOURS_KEPT": completeness.HOURS_KEPT,
+    "ENTRIES_KEPT": completeness.ENTRIES_KEPT,
     "PINNED_WATERMARKS_KEPT": batches.PINNED_WATERMARKS_KEPT,
     "TOMBSTONE_KEPT_MS": TOMBSTONE_KEPT_MS,
-    "SAMPLE_INTERVALS_MS": tuple(timeline.SAMPLES_KEPT),
-    "SAMPLES_KEPT": tuple(timeline.SAMPLES_KEPT.values()),
+    "SAMPLE_INTERVALS_MS": tuple(history.SAMPLES_KEPT),
+    "SAMPLES_KEPT": tuple(history.SAMPLES_KEPT.values()),
     "LIMITS": tuple(LIMITS),
     "POLICY_LIMITS": tuple(POLICY_LIMITS),
     **{
-        name: getattr(sketch, name)
+        name: getattr(completeness, name)
         for name in ("ROW", "MAX_WEIGHT", "MAX_BUCKETS", "STEPS", "HIGHEST_BUCKET", "GAMMA", "DECAY")
     },
     **{
-        name: getattr(target_completeness, name)
+        name: getattr(policies, name)
         for name in ("ROWS_BEYOND", "SURPRISE", "MARGIN", "MAX_WIDENING", "NARROWING", "MAX_STEPS")
     },
 }

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
+from tidegate.domain.job import TokenClaim
 from tidegate.domain.results import CommandResult
-from tidegate.domain.state import TokenClaim
 from tidegate.store.functions import Functions, Reply
 from tidegate.store.pieces import Pieces, join_columns
 from tidegate.store.replies import watermark_state

@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from tidegate.domain.ledger import sum_by_hour
-from tidegate.domain.rows import BatchAccounting, RowCounts, RowsOfHour
-from tidegate.domain.staging import Staged, raise_each, set_each
+from tidegate.domain.completeness import BatchAccounting, RowCounts, RowsOfHour, sum_by_hour
+from tidegate.domain.job import Staged, raise_each, set_each
 from tidegate.store.library import CONSTANTS
 
 Columns = Mapping[str, Any]

@@ -9,11 +9,10 @@ from typing import Any
 
 from tidegate.domain.config import POLICY_LIMITS
 from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound, StateDamaged
-from tidegate.domain.journal import Record
-from tidegate.domain.names import PLACEHOLDER, SubstreamKey, member
-from tidegate.domain.results import SubstreamRow
-from tidegate.domain.state import PinnedWatermark
-from tidegate.domain.timeline import Sample
+from tidegate.domain.history import Record, Sample
+from tidegate.domain.job import PinnedWatermark
+from tidegate.domain.values import PLACEHOLDER, SubstreamKey, member
+from tidegate.domain.views import SubstreamRow
 from tidegate.store import replies
 from tidegate.store.connection import is_failed_function
 from tidegate.store.functions import Functions, Reply, record, reply_of

@@ -1,4 +1,4 @@
-"""Conversion of the replies of functions to the records of :mod:`tidegate.domain.results`."""
+"""Conversion of the replies of functions to the records of ``results`` and ``views`` in the domain."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -7,22 +7,12 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, TypeVar, cast
 
-from tidegate.domain.journal import Record
-from tidegate.domain.names import SubstreamKey
-from tidegate.domain.results import (
-    BeginResult,
-    CommandResult,
-    Hold,
-    Holder,
-    HoldReason,
-    JobSummary,
-    QueryRow,
-    SubstreamRow,
-    WatermarkState,
-)
-from tidegate.domain.rows import RowCounts
-from tidegate.domain.sketch import Sketch
-from tidegate.domain.timeline import Sample
+from tidegate.domain.completeness import RowCounts, Sketch
+from tidegate.domain.history import Record, Sample
+from tidegate.domain.job import Hold
+from tidegate.domain.results import BeginResult, CommandResult, Holder, HoldReason, WatermarkState
+from tidegate.domain.values import SubstreamKey
+from tidegate.domain.views import JobSummary, QueryRow, SubstreamRow
 from tidegate.store.functions import Reply, record
 
 Row = TypeVar("Row")
@@ -125,14 +115,14 @@ _DETAILS = dict.fromkeys(_NUMBERS, int) | dict.fromkeys(("substreams", "limits")
 """Conversions of the details of a record that are not text."""
 
 
-def _journal_record(entry_id: str, found: Mapping[str, str]) -> Record:
+def _history_record(entry_id: str, found: Mapping[str, str]) -> Record:
     details = {name: _DETAILS.get(name, str)(text) for name, text in found.items() if name != "kind"}
     return Record(int(entry_id.partition("-")[0]), found["kind"], details)
 
 
-def journal_records(entries: Sequence[Any]) -> list[tuple[str, Record]]:
+def history_records(entries: Sequence[Any]) -> list[tuple[str, Record]]:
     """Return the records of stream entries in a reply, each with its id."""
-    return [(entry_id, _journal_record(entry_id, record(flat))) for entry_id, flat in entries]
+    return [(entry_id, _history_record(entry_id, record(flat))) for entry_id, flat in entries]
 
 
 def sample(found: str) -> Sample:

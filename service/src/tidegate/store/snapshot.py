@@ -1,4 +1,4 @@
-"""Snapshots: the part of a job that :mod:`tidegate.domain.explain` needs, from the reply of the function ``explain``.
+"""Snapshots: the part of a job that ``explain`` of the domain needs, from the reply of the function ``explain``.
 
 A snapshot contains the holds, the open batches and the slowest active substreams. All other possible holders have
 equal or higher watermarks. The watermark without a holder is therefore equal to that in the whole job.
@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.domain.config import JobConfig
-from tidegate.domain.history import History
-from tidegate.domain.policy import PolicyState, ProcessingTime
-from tidegate.domain.state import JobState, Query, Substream
+from tidegate.domain.job import JobState, Query, Substream
+from tidegate.domain.policies import PolicyState, ProcessingTime, TimestampHistory
 from tidegate.store.functions import Reply, record
 from tidegate.store.replies import hold, substream_key, watermark_state
 
@@ -87,8 +86,8 @@ class Snapshot:
             )
 
 
-def _history(line: str) -> History:
+def _history(line: str) -> TimestampHistory:
     length, boundary, *cells = line.split(",")
-    history = History(int(length))
+    history = TimestampHistory(int(length))
     history.boundary, history.cells = int(boundary), [int(cell) if cell else None for cell in cells]
     return history

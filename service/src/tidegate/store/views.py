@@ -6,16 +6,12 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Self
 
+from tidegate.domain.completeness import DelayStatistics, Entry, HourCounts, RowCounts, Sketch
 from tidegate.domain.errors import StateDamaged
-from tidegate.domain.health import Health, health
-from tidegate.domain.journal import Record
-from tidegate.domain.ledger import Entry
-from tidegate.domain.names import SubstreamKey, member
-from tidegate.domain.results import JobSummary, QueryRow, SubstreamRow, WatermarkState
-from tidegate.domain.rows import HourCounts, RowCounts
-from tidegate.domain.sketch import Sketch
-from tidegate.domain.state import DelayStatistics
-from tidegate.domain.timeline import Sample
+from tidegate.domain.history import Record, Sample
+from tidegate.domain.results import WatermarkState
+from tidegate.domain.values import SubstreamKey, member
+from tidegate.domain.views import Health, JobSummary, QueryRow, SubstreamRow, health
 from tidegate.store import replies
 from tidegate.store.functions import Reply, record
 from tidegate.store.snapshot import Snapshot
@@ -194,9 +190,9 @@ class History:
     @classmethod
     def of(cls, reply: Reply) -> Self:
         """Return the history records in a reply."""
-        oldest = replies.journal_records(reply["oldest"])
+        oldest = replies.history_records(reply["oldest"])
         oldest_ms = oldest[0][1].at_ms if oldest else None
-        return cls(replies.watermark_state(reply), replies.journal_records(reply["records"]), oldest_ms)
+        return cls(replies.watermark_state(reply), replies.history_records(reply["records"]), oldest_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +224,7 @@ class Watched:
     @classmethod
     def of(cls, reply: Reply) -> Self:
         """Return the watermark and the records in a reply."""
-        known, records = replies.journal_records(reply["known"]), replies.journal_records(reply["records"])
+        known, records = replies.history_records(reply["known"]), replies.history_records(reply["records"])
         return cls(replies.watermark_state(reply), reply["newest"], known[0][1] if known else None, records)
 
 

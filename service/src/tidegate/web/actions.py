@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from tidegate import times
 from tidegate.domain.config import DAY_MS
-from tidegate.domain.journal import AuditInfo
+from tidegate.domain.history import AuditInfo
 from tidegate.domain.results import CommandResult
 from tidegate.reads.types import (
     Column,

@@ -11,7 +11,7 @@ from tidegate.auth.revocation import Revocation
 from tidegate.auth.sessions import Sessions
 from tidegate.auth.usage import KeyUsage
 from tidegate.auth.watermark_tokens import Tokens
-from tidegate.domain.names import ID, ID_RULE
+from tidegate.domain.values import ID, ID_RULE
 from tidegate.reads.overview import Overview
 from tidegate.reads.reader import Reader
 from tidegate.reads.types import Id

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate.auth.usage import Limit, network
-from tidegate.domain.names import ID_CHARACTERS
+from tidegate.domain.values import ID_CHARACTERS
 from tidegate.runtime.logs import AUDIT, begin_request
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.traces import Traces

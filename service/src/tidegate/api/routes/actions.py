@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query, Response
 
 from tidegate.api.parameters import QueryId
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS
-from tidegate.domain.names import ID
+from tidegate.domain.values import ID
 from tidegate.reads.types import Id, Text
 from tidegate.reads.watermark import CommandResult, HoldResult, WatermarkState
 from tidegate.web import actions

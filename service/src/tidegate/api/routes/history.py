@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from tidegate.auth.roles import READERS
-from tidegate.domain.journal import Kind
-from tidegate.domain.numbers import EXACT_DOUBLE
+from tidegate.domain.history import Kind
+from tidegate.domain.values import EXACT_DOUBLE
 from tidegate.reads.history import RECORD_ID, HistoryPage, read_history
 from tidegate.web.access import allowed
 from tidegate.web.actions import check_processing_time

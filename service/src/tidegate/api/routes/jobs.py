@@ -7,8 +7,8 @@ from starlette.status import HTTP_200_OK, HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
 from tidegate.auth.roles import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS
 from tidegate.domain.errors import RevisionMismatch
-from tidegate.domain.names import NAME_OR_EMPTY
-from tidegate.domain.state import ANY_VERSION, ConfigVersion
+from tidegate.domain.job import ANY_VERSION, ConfigVersion
+from tidegate.domain.values import NAME_OR_EMPTY
 from tidegate.reads.config import JobConfig
 from tidegate.reads.status import JobList, JobStatus, read_job_list, read_status
 from tidegate.store.capacity import JobQuota

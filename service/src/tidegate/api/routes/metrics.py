@@ -17,9 +17,8 @@ from starlette.status import HTTP_200_OK
 
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import DomainError
-from tidegate.domain.names import ID_CHARACTERS
-from tidegate.domain.pattern import matches
-from tidegate.domain.results import SubstreamRow
+from tidegate.domain.values import ID_CHARACTERS, matches
+from tidegate.domain.views import SubstreamRow
 from tidegate.runtime.job_metrics import job_metrics, replica_metrics, store_metrics, substream_metrics
 from tidegate.store.connection import is_failed_function
 from tidegate.store.states import ServerState

@@ -16,7 +16,7 @@ from tidegate.api.schemas.reports import (
 )
 from tidegate.auth.roles import READERS, REPORTERS
 from tidegate.domain import results
-from tidegate.domain.state import Run
+from tidegate.domain.job import Run
 from tidegate.reads.queries import BatchStatus, read_batch
 from tidegate.reads.types import attributes
 from tidegate.reads.watermark import CommandResult

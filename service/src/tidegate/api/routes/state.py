@@ -9,11 +9,10 @@ from pydantic import Field
 from tidegate.api.parameters import SubstreamName, SubstreamQuery
 from tidegate.auth.errors import KeyUnknown
 from tidegate.auth.roles import READERS
-from tidegate.domain.explain import MAX_HOLDERS
-from tidegate.domain.names import NAME_OR_EMPTY
-from tidegate.domain.numbers import EXACT_DOUBLE
-from tidegate.domain.policy.target_completeness import HIGHEST_TARGET, LOWEST_TARGET
-from tidegate.domain.results import SubstreamState
+from tidegate.domain.job import SubstreamState
+from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
+from tidegate.domain.values import EXACT_DOUBLE, NAME_OR_EMPTY
+from tidegate.domain.views import MAX_HOLDERS
 from tidegate.reads.completeness import Completeness, CurveSelection, read_completeness
 from tidegate.reads.explain import Explanation, read_explanation
 from tidegate.reads.late import LateRows, read_late

@@ -14,7 +14,7 @@ from starlette.status import HTTP_200_OK
 from tidegate.auth.callers import Caller
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import JobDeleted, JobNotFound
-from tidegate.domain.journal import Kind
+from tidegate.domain.history import Kind
 from tidegate.reads.history import RECORD_ID, HistoryRecord
 from tidegate.runtime.feed import Entry, State, Step
 from tidegate.web.access import CallerOf, allowed

@@ -6,8 +6,8 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
 from tidegate.api.schemas.accounting import RowAccounting
-from tidegate.domain.commands.begin import BeginOptions
-from tidegate.domain.state import PinnedWatermark
+from tidegate.domain.batches import BeginOptions
+from tidegate.domain.job import PinnedWatermark
 from tidegate.reads.queries import QUERY_ID
 from tidegate.reads.types import (
     BatchNumber,

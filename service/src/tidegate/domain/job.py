@@ -1,21 +1,18 @@
-"""The data of a job, its queries and its substreams."""
+"""The state of a job, with its queries, substreams and holds; and the claims that a client sends about it."""
 
-import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
+from tidegate.domain.completeness import DelayStatistics, Ledger, RowCounts, RowsByDelay, Sketch
 from tidegate.domain.config import JobConfig
-from tidegate.domain.history import History
-from tidegate.domain.journal import Journal
-from tidegate.domain.ledger import Ledger
-from tidegate.domain.names import SubstreamKey
-from tidegate.domain.numbers import EXACT_DOUBLE, NumberRange, highest
-from tidegate.domain.policy import Policy, PolicyState, ProcessingTime
-from tidegate.domain.results import Hold
-from tidegate.domain.rows import RowCounts
-from tidegate.domain.sketch import Sketch
-from tidegate.domain.staging import Staged
-from tidegate.domain.timeline import Timeline
+from tidegate.domain.history import History, Timeline
+from tidegate.domain.policies import Policy, PolicyState, ProcessingTime, TimestampHistory
+from tidegate.domain.values import EXACT_DOUBLE, NumberRange, SubstreamKey, highest
+
+SubstreamState = Literal["active", "blocked", "idle", "done"]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +87,34 @@ class Substream:
 
 
 @dataclass(slots=True)
+class Staged:
+    """The staged reports of a query: highest times by substream, and rows and delays by partition and substream.
+
+    ``names`` contains the substreams of all reports, in order, also those whose values were set aside. ``coming``
+    contains the substreams that were unknown when they were staged.
+    """
+
+    names: dict[str, None] = field(default_factory=dict)
+    event_times: dict[str, int] = field(default_factory=dict)
+    watermarks: dict[str, int] = field(default_factory=dict)
+    rows: dict[tuple[int, str], int] = field(default_factory=dict)
+    future_rows: dict[tuple[int, str], int] = field(default_factory=dict)
+    delays: dict[tuple[int, str], RowsByDelay] = field(default_factory=dict)
+    coming: set[str] = field(default_factory=set)
+
+
+def raise_each(highest: dict[str, int], column: Mapping[str, int]) -> None:
+    """Raise the values in ``highest`` to those in ``column``, by substream."""
+    for name, value in column.items():
+        highest[name] = max(value, highest.get(name, value))
+
+
+def set_each(by_partition: dict[tuple[int, str], Value], partition: int, column: Mapping[str, Value]) -> None:
+    """Set values by partition and substream; a later report of a partition replaces its values."""
+    by_partition |= {(partition, name): value for name, value in column.items()}
+
+
+@dataclass(slots=True)
 class Query:
     """One Spark query. A batch is *open* from its begin to its commit; a query has at most one open batch.
 
@@ -123,26 +148,24 @@ class Query:
     pinned_watermarks: dict[int, int | None] = field(default_factory=dict)
     staged: Staged = field(default_factory=Staged)
 
-
-@dataclass(slots=True)
-class DelayStatistics:
-    """The delays of all rows of a job, and the latency in addition to the lag.
-
-    ``pool`` contains the delays behind the max event time of the row's substream. ``merged`` contains the delays behind
-    the watermark that the job would have without any lag. That watermark follows the slowest substream, so it decides
-    which rows are late. ``wait_sum / wait_weight`` is the average latency: the distance from an event time that the
-    watermark passes to the max event time minus the lag.
-    """
-
-    pool: Sketch = field(default_factory=Sketch)
-    merged: Sketch = field(default_factory=Sketch)
-    wait_sum: float = 0.0
-    wait_weight: int = 0
-
     @property
-    def wait(self) -> int | None:
-        """The average latency in addition to the lag; None until the watermark has moved."""
-        return math.floor(self.wait_sum / self.wait_weight + 0.5) if self.wait_weight else None
+    def pinned_watermark(self) -> int | None:
+        """The pinned watermark of the latest batch; None if that batch, or the query, has none."""
+        return None if self.latest is None else self.pinned_watermarks.get(self.latest)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """An instruction to keep C at or below ``at_most`` until the hold is released or until ``expires_ms``."""
+
+    hold: str
+    at_most: int
+    expires_ms: int | None
+    reason: str
+
+    def in_force(self, now_ms: int) -> bool:
+        """Return whether the hold is in force at ``now_ms``."""
+        return self.expires_ms is None or self.expires_ms > now_ms
 
 
 @dataclass
@@ -181,7 +204,7 @@ class JobState:
     max_watermark: int | None = None
     merged_highest: int | None = None
     all_idle: bool = False
-    retention: History | None = None
+    retention: TimestampHistory | None = None
 
     substreams: dict[SubstreamKey, Substream] = field(default_factory=dict)
     queries: dict[str, Query] = field(default_factory=dict)
@@ -202,7 +225,7 @@ class JobState:
     emissions: int = 0
     throttled: int = 0
     limits: Counter[str] = field(default_factory=Counter)
-    journal: Journal = field(default_factory=Journal)
+    history: History = field(default_factory=History)
     timeline: Timeline = field(default_factory=Timeline)
 
     evaluation_due: bool = False

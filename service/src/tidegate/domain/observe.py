@@ -1,17 +1,20 @@
-"""Observation: apply event times and reported watermarks to substreams."""
+"""What a report does to substreams: event times, watermarks and delays. The evaluation afterwards moves the job."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tidegate.domain.clock import observed_time
+from tidegate.domain.completeness import RowsByDelay, Sketch, bucket_of, typical
 from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
-from tidegate.domain.idleness import reactivate
-from tidegate.domain.journal import Kind, named
-from tidegate.domain.names import PLACEHOLDER, member
-from tidegate.domain.numbers import above, highest
-from tidegate.domain.policy import Policy
-from tidegate.domain.state import JobState, Substream
+from tidegate.domain.evaluate import observed_time
+from tidegate.domain.history import Kind, named
+from tidegate.domain.job import JobState, Substream
+from tidegate.domain.policies import Policy
+from tidegate.domain.values import PLACEHOLDER, above, highest, member
 
 Values = Mapping[str, int]
+"""Values by substream."""
+
+# Checks
 
 
 def check_event_times(job: JobState, max_event_times: Values, watermarks: Values) -> None:
@@ -36,6 +39,9 @@ def check_room(job: JobState, query: str, names: Iterable[str]) -> None:
         raise TooManySubstreams(job.max_substreams)
 
 
+# Values too far ahead of the clock
+
+
 def latest_event_time(job: JobState) -> int | None:
     """Return the latest event time that is accepted; None if ``max_future_skew_ms`` is off."""
     skew = job.config.max_future_skew_ms
@@ -53,7 +59,7 @@ def set_aside_future(
     future = [name for name in names if max(max_event_times.get(name, latest), watermarks.get(name, latest)) > latest]
     if future:
         count_future(job, query, dict.fromkeys(future, 1))
-        job.journal.write(job.now_ms, Kind.FUTURE, query=query, **named(member((query, name)) for name in future))
+        job.history.write(job.now_ms, Kind.FUTURE, query=query, **named(member((query, name)) for name in future))
     kept = names.keys() - set(future)
     return (
         {name: time for name, time in max_event_times.items() if name in kept},
@@ -67,6 +73,9 @@ def count_future(job: JobState, query: str, rows: Values) -> None:
         job.future_total += count
         if (query, name) in job.substreams:
             job.future_rows[query, name] = job.future_rows.get((query, name), 0) + count
+
+
+# Event times and watermarks
 
 
 def add_substream(job: JobState, query: str, name: str, policy: Policy | None = None) -> Substream:
@@ -98,32 +107,25 @@ def observe(job: JobState, query: str, names: Iterable[str], max_event_times: Va
             continue
         has_effect = name in max_event_times
         if has_effect:
-            _observe_event_time(job, substream, max_event_times[name])
-        if reported is not None:
-            has_effect = _report_watermark(substream, reported) or has_effect
+            event_time = max_event_times[name]
+            substream.max_event_time = highest(substream.max_event_time, event_time)
+            substream.policy_state.observe(event_time, job.processing_time)
+            follow_policy(substream)
+            job.max_event_time = highest(job.max_event_time, event_time)
+        if reported is not None and above(reported, substream.uncapped_watermark):
+            has_effect = True
+            substream.policy_state.report(reported)
+            follow_policy(substream)
         applied = applied or has_effect
-        if (has_effect or not substream.set_aside) and reactivate(substream, observed_time(job, query)):
-            substream.since_ms = job.now_ms
-            reactivated.append(member((query, name)))
+        if has_effect or not substream.set_aside:
+            if substream.idle:
+                substream.since_ms = job.now_ms
+                reactivated.append(member((query, name)))
+            substream.idle = substream.forced_idle = substream.set_aside = False
+            substream.last_event_ms = observed_time(job, query)
     if reactivated:
-        job.journal.write(job.now_ms, Kind.ACTIVE, query=query, **named(reactivated))
+        job.history.write(job.now_ms, Kind.ACTIVE, query=query, **named(reactivated))
     return applied
-
-
-def _observe_event_time(job: JobState, substream: Substream, event_time: int) -> None:
-    substream.max_event_time = highest(substream.max_event_time, event_time)
-    substream.policy_state.observe(event_time, job.processing_time)
-    follow_policy(substream)
-    job.max_event_time = highest(job.max_event_time, event_time)
-
-
-def _report_watermark(substream: Substream, watermark: int) -> bool:
-    """Apply a watermark if it is ahead; return whether it was applied."""
-    if not above(watermark, substream.uncapped_watermark):
-        return False
-    substream.policy_state.report(watermark)
-    follow_policy(substream)
-    return True
 
 
 def follow_policy(substream: Substream) -> None:
@@ -135,22 +137,62 @@ def follow_policy(substream: Substream) -> None:
         substream.watermark = substream.uncapped_watermark
 
 
-def poll(job: JobState, substream: Substream, cap: int | None) -> None:
-    """Poll the policy and raise the watermark. A watermark that follows the clock does not pass ``cap``."""
-    substream.policy_state.poll(job.processing_time)
-    reached = substream.policy_state.watermark
-    if cap is not None and reached is not None and substream.policy.follows_clock:
-        reached = min(reached, cap)
-    substream.watermark = highest(substream.watermark, reached)
+# Delays
 
 
-def change_policy(job: JobState, substream: Substream, policy: Policy) -> None:
-    """Apply another policy to a substream; an equal policy keeps its state."""
-    at = job.processing_time
-    if policy != substream.policy:
-        substream.policy_state = policy.resume(substream.policy_state, substream.max_event_time, at)
-        substream.policy = policy
-    if substream.counts:
-        if not substream.policy.follows_clock:
-            substream.policy_state.poll(at)
-        follow_policy(substream)
+def measure(job: JobState, query: str, delays: Iterable[tuple[str, RowsByDelay]], merged: int | None) -> None:
+    """Add the delays of rows, and update learned lags.
+
+    Args:
+        job: The job.
+        query: The query of the rows.
+        delays: Numbers of rows by delay bucket, for each substream. A substream may occur several times. Unknown and
+            done substreams, and substreams without a max event time, are ignored.
+        merged: C without the throttle, when the batch began or before the report.
+    """
+    measured: dict[str, Counter[int]] = {}
+    for name, rows in delays:
+        known = job.substreams.get((query, name))
+        if known is not None and not known.done and known.max_event_time is not None:
+            for bucket, count in rows:
+                measured.setdefault(name, Counter())[bucket] += count
+    if not measured or job.max_event_time is None:
+        return
+    steps: dict[str, int] = {}
+    pooled, behind_merged = Counter[int](), Counter[int]()
+    for name, counts in measured.items():
+        substream = job.substreams[query, name]
+        assert substream.max_event_time is not None
+        sketch = job.delays.setdefault((query, name), Sketch())
+        steps[name] = sketch.decay_to(substream.max_event_time, job.config.delay_half_life_ms)
+        sketch.add(counts.items())
+        pooled.update(counts)
+        behind_merged.update(_behind_merged(substream, substream.max_event_time, counts, merged))
+    statistics = job.delay_statistics
+    for together, rows_of_all in ((statistics.pool, pooled), (statistics.merged, behind_merged)):
+        together.decay_to(job.max_event_time, job.config.delay_half_life_ms)
+        together.add(rows_of_all.items())
+    relearning = [
+        member((query, name))
+        for name, counts in measured.items()
+        if job.substreams[query, name].policy_state.learn(counts, job.delays[query, name], statistics.pool, steps[name])
+    ]
+    if relearning:
+        job.history.write(job.now_ms, Kind.RELEARNING, query=query, **named(relearning))
+
+
+def _behind_merged(
+    substream: Substream, max_event_time: int, counts: Mapping[int, int], merged: int | None
+) -> Counter[int]:
+    """Convert delays behind the substream's max event time to delays behind the merged watermark."""
+    lag, behind = substream.policy_state.lag, Counter[int]()
+    if lag is None:
+        return behind
+    own = None if substream.policy.follows_clock else substream.watermark
+    if own is None:
+        own = max_event_time - lag
+    # Without a merged watermark, no row is late.
+    ahead = None if merged is None else max(own - merged, 0)
+    for bucket, count in counts.items():
+        behind[bucket_of(typical(bucket) - ahead) if bucket and ahead is not None else 0] += count
+    return behind

@@ -1,0 +1,323 @@
+"""The reads of a job: its summary, substreams and queries, its health, and what holds its watermark."""
+
+from collections.abc import Iterator
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from tidegate.domain import commands
+from tidegate.domain.completeness import RowCounts
+from tidegate.domain.evaluate import Deadline, batch_deadlines, observed_time, outage_ms, query_deadlines, state_of
+from tidegate.domain.history import History
+from tidegate.domain.job import Hold, JobState, Substream, SubstreamState
+from tidegate.domain.results import Holder, WatermarkState
+from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above
+
+# The summary
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """The summary of a job.
+
+    ``active`` includes blocked substreams. ``emissions`` is the number of advances of W. ``throttled`` is the number
+    of advances of the merged watermark after which the throttle did not move C. ``last_contact_ms`` is the time of the
+    last client call; None before the first call. ``limits`` contains the number of times that each limit acted.
+    """
+
+    max_event_time: int | None
+    max_watermark: int | None
+    active: int
+    idle: int
+    done: int
+    all_idle: bool
+    counts: RowCounts
+    future_rows: int
+    tokens_ignored: int
+    emissions: int
+    throttled: int
+    last_contact_ms: int | None
+    open_batches: int
+    limits: dict[str, int]
+    holds: tuple[Hold, ...]
+    missing_queries: tuple[str, ...]
+
+
+def status(job: JobState) -> JobSummary:
+    """Return the summary of a job."""
+    named = [substream for (_, name), substream in job.substreams.items() if name != PLACEHOLDER]
+    done = len(named) if job.is_complete else sum(substream.done for substream in named)
+    idle = 0 if job.is_complete else sum(substream.idle and not substream.done for substream in named)
+    return JobSummary(
+        max_event_time=job.max_event_time,
+        max_watermark=job.max_watermark,
+        active=len(named) - idle - done,
+        idle=idle,
+        done=done,
+        all_idle=job.all_idle,
+        counts=job.total,
+        future_rows=job.future_total,
+        tokens_ignored=job.tokens_ignored,
+        emissions=job.emissions,
+        throttled=job.throttled,
+        last_contact_ms=job.last_contact_ms,
+        open_batches=sum(query.open for query in job.queries.values()),
+        limits=dict(job.limits),
+        holds=tuple(job.holds[hold] for hold in sorted(job.holds)),
+        missing_queries=tuple(sorted(query for query, name in job.substreams if name == PLACEHOLDER)),
+    )
+
+
+# Substreams and queries
+
+
+@dataclass(frozen=True, slots=True)
+class SubstreamRow:
+    """One row of the table of substreams.
+
+    ``since_ms`` is the processing time at which ``state`` last changed; None if it has not changed. ``lag`` is None if
+    the policy has no lag. ``last_event_ms`` is the processing time of the last report that took effect, plus all later
+    outages of the query. ``reported_rows`` is the number of rows that executors reported in committed batches.
+    ``future_rows`` is the number of rows and reports that were set aside. ``counts`` contains the rows by class that
+    committed batches accounted for. Only the totals of the job include rows from before the substream was known.
+    """
+
+    query: str
+    substream: str
+    state: SubstreamState
+    since_ms: int | None
+    watermark: int | None
+    max_event_time: int | None
+    lag: int | None
+    last_event_ms: int
+    reported_rows: int
+    future_rows: int
+    counts: RowCounts
+
+
+def substreams(job: JobState, now_ms: int) -> list[SubstreamRow]:
+    """Return all substreams, sorted by query and name, with their states at ``now_ms``."""
+    now_ms = max(now_ms, job.now_ms)
+    named = [item for item in sorted(job.substreams.items()) if item[0][1] != PLACEHOLDER]
+    return [_substream_row(job, key, substream, now_ms) for key, substream in named]
+
+
+def _substream_row(job: JobState, key: SubstreamKey, substream: Substream, now_ms: int) -> SubstreamRow:
+    query, name = key
+    timeout = job.config.idle_timeout_ms
+    state = "done" if job.is_complete else state_of(substream, observed_time(job, query, now_ms), timeout)
+    last_event_ms = substream.last_event_ms + outage_ms(job, query)
+    since_ms = substream.since_ms
+    if job.is_complete and not substream.done:
+        since_ms = job.completed_ms + job.unattended_ms
+    elif state == "blocked" and timeout is not None:
+        since_ms = last_event_ms + timeout
+    return SubstreamRow(
+        query=query,
+        substream=name,
+        state=state,
+        since_ms=since_ms,
+        watermark=substream.watermark,
+        max_event_time=substream.max_event_time,
+        lag=None if state == "done" else substream.policy_state.lag,
+        last_event_ms=last_event_ms,
+        reported_rows=job.reported_rows.get(key, 0),
+        future_rows=job.future_rows.get(key, 0),
+        counts=job.counts.get(key, RowCounts()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    """One query of a job, with its latest batch.
+
+    ``idle_clock_ms`` is the processing time up to which the query is known to have processed all input.
+    ``batch_released`` is true if the open batch no longer holds the watermark. ``retired`` is true if only a new run
+    may continue the query.
+    """
+
+    query: str
+    query_id: str
+    run_id: str
+    batch_id: int | None
+    batch_open: bool
+    pinned_watermark: int | None
+    begun_ms: int | None
+    idle_clock_ms: int | None
+    last_contact_ms: int
+    batch_released: bool = False
+    retired: bool = False
+
+
+def queries(job: JobState) -> list[QueryRow]:
+    """Return all queries, sorted by name."""
+    return [
+        QueryRow(
+            query=name,
+            query_id=query.query_id,
+            run_id=query.run_id,
+            batch_id=query.latest,
+            batch_open=query.open,
+            pinned_watermark=query.pinned_watermark,
+            begun_ms=query.begun_ms,
+            idle_clock_ms=None if query.idle_clock_ms is None else query.idle_clock_ms + query.outage_ms,
+            last_contact_ms=query.last_contact_ms,
+            batch_released=query.open and query.released,
+            retired=query.retired,
+        )
+        for name, query in sorted(job.queries.items())
+    ]
+
+
+# Health: one word for lists and alerts
+
+Health = Literal["stale", "held", "lagging", "no_watermark", "running", "all_idle", "empty", "complete"]
+WORST_FIRST: tuple[Health, ...] = get_args(Health)
+LONG_MS = 60_000
+"""Time after which an open batch or a silent substream counts as holding the watermark."""
+
+
+def health(state: WatermarkState, summary: JobSummary, stale_after_ms: int, max_lag_ms: int | None) -> Health:
+    """Return the health of a job.
+
+    A job that is held and lagging is ``held``, because its holder is the cause that an operator can act on. Lists show
+    the lag beside the health, and an alert compares it with ``max_lag_ms`` in either case.
+
+    ============ ====================================================================================================
+    stale        no client call for ``stale_after_ms``, and no open batch
+    held         a hold, a missing query, or a blocked or never reported substream holds the watermark, or an open batch
+                 or a silent substream has held it for ``LONG_MS``
+    lagging      the watermark is more than ``max_lag_ms`` behind processing time
+    no_watermark substreams, batches or expected queries exist, but no watermark yet
+    running      the job has a watermark, which follows its slowest substream
+    all_idle     all substreams are idle
+    empty        no substreams, batches or expected queries exist
+    complete     the input has ended
+    ============ ====================================================================================================
+    """
+    if state.complete:
+        return "complete"
+    last_contact_ms, holder = summary.last_contact_ms, state.held_by
+    if last_contact_ms is not None and state.now_ms - last_contact_ms >= stale_after_ms and not summary.open_batches:
+        return "stale"
+    if state.watermark is None:
+        known = summary.active + summary.idle + summary.done + summary.open_batches
+        return "no_watermark" if known or summary.missing_queries else "empty"
+    if holder is not None:
+        silent_since_ms = holder.begun_ms if holder.reason == "open_batch" else holder.last_event_ms
+        if is_held(holder.reason, silent_since_ms, state.now_ms):
+            return "held"
+    if max_lag_ms is not None and state.now_ms - state.watermark > max_lag_ms:
+        return "lagging"
+    return "all_idle" if holder is None and summary.all_idle else "running"
+
+
+def is_held(reason: str, silent_since_ms: int | None, now_ms: int) -> bool:
+    """Return whether a holder makes its job ``held``: all holders do, except those that may move the watermark soon.
+
+    Args:
+        reason: Why the holder holds the watermark.
+        silent_since_ms: Begin of an open batch; time of the last events of a substream.
+        now_ms: Processing time.
+    """
+    if reason in ("slow", "open_batch") and silent_since_ms is not None:
+        return now_ms - silent_since_ms >= LONG_MS
+    return True
+
+
+# Explanations: the holders of the watermark, their deadlines, and the watermark without them
+
+MAX_HOLDERS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedHolder:
+    """A holder, its deadlines (earliest first), and the watermarks without this holder and all earlier holders."""
+
+    holder: Holder
+    until: tuple[Deadline, ...]
+    coalesced_watermark_without: int | None
+    watermark_without: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The current watermark and its holders in order.
+
+    ``next_step`` is the merged watermark from which the throttle lets C move. None: C has no value, or C follows every
+    advance.
+    """
+
+    state: WatermarkState
+    holders: tuple[ExplainedHolder, ...]
+    next_step: int | None
+
+
+def explain(job: JobState, now_ms: int, limit: int = 3) -> Explanation:
+    """Explain a job at ``now_ms`` by its first ``limit`` holders, without changing the job.
+
+    An explanation removes each holder from a copy of the job, by the same command that an operator would use. It
+    therefore shows the watermarks after this command.
+    """
+    trial = copy(job)
+    trial.history = History()  # the history is expensive to copy, and no command reads it
+    trial = deepcopy(trial)
+    state = commands.sweep(trial, now_ms)
+    last = trial.coalesced_watermark
+    next_step = None if last is None else trial.config.throttle.next_step(last, trial.numbers)
+    holders: list[ExplainedHolder] = []
+    holder = state.held_by
+    while holder is not None and len(holders) < min(limit, MAX_HOLDERS):
+        until = tuple(sorted(_until(trial, holder), key=lambda one: (one.at_ms, one.limit)))
+        without = _remove(trial, holder, now_ms)
+        holders.append(ExplainedHolder(holder, until, without.coalesced_watermark, without.watermark))
+        holder = without.held_by
+    return Explanation(state, tuple(holders), next_step)
+
+
+def _remove(job: JobState, holder: Holder, now_ms: int) -> WatermarkState:
+    """Remove a holder: evict a substream, retire an expected query, abandon an open batch, or release a hold."""
+    match holder.reason:
+        case "hold":
+            assert holder.hold is not None
+            return commands.release(job, holder.hold, now_ms)
+        case "open_batch":
+            return commands.retire(job, holder.query, holder.query, now_ms).state
+        case "missing_query":
+            return commands.retire(job, holder.query, None, now_ms).state
+        case _:
+            assert holder.substream is not None
+            return commands.evict(job, holder.query, [holder.substream], now_ms).state
+
+
+def _until(job: JobState, holder: Holder) -> Iterator[Deadline]:
+    """Yield the deadlines after which a holder no longer holds the watermark."""
+    if holder.reason == "hold":
+        assert holder.hold is not None
+        expires_ms = job.holds[holder.hold].expires_ms
+        if expires_ms is not None:
+            yield Deadline("expires_ms", expires_ms)
+        return
+    if holder.reason == "open_batch":
+        yield from batch_deadlines(job, holder.query)
+        return
+    substream = job.substreams[holder.query, holder.substream or PLACEHOLDER]
+    if holder.last_event_ms is not None:  # not a missing query
+        yield from _substream_deadlines(job, holder.query, substream, holder.last_event_ms)
+    yield from query_deadlines(job, holder.query)
+    if job.retention is not None:
+        at_ms = job.retention.next_change_ms(lambda value: above(value, job.coalesced_watermark))
+        if at_ms is not None:
+            yield Deadline("max_retention_ms", at_ms + job.unattended_ms)
+
+
+def _substream_deadlines(job: JobState, query: str, substream: Substream, last_event_ms: int) -> Iterator[Deadline]:
+    idle_timeout_ms = job.config.idle_timeout_ms
+    if idle_timeout_ms is not None:
+        yield Deadline("idle_timeout_ms", last_event_ms + idle_timeout_ms, needs_query_report=query != DIRECT)
+    if substream.policy.limit is not None:
+        at = job.processing_time
+        moves_ms = substream.policy_state.next_change_ms(substream.uncapped_watermark, at)
+        # Times above numbers.highest are not exact.
+        if moves_ms is not None and moves_ms <= job.numbers.highest:
+            yield Deadline(substream.policy.limit, max(moves_ms, at.observed_ms + 1) + job.unattended_ms)

@@ -125,6 +125,28 @@ def test_the_domain_needs_nothing_but_python(file: Path) -> None:
         )
 
 
+def test_no_class_name_stands_twice_in_the_domain() -> None:
+    """A reader who finds a class by its name must find the right one."""
+    names = Counter(
+        node.name
+        for file in files(SERVICE / "domain")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_the_command_commit_needs_few_modules() -> None:
+    """A reader of the most frequent command can read all that it runs."""
+    reached: set[str] = set()
+    left = {"tidegate.domain.batches"}
+    while left:
+        module = left.pop()
+        reached.add(module)
+        left |= imported_modules(MODULES[module]) - reached
+    assert len(reached) <= 12, sorted(reached)
+
+
 @pytest.mark.parametrize("file", files(CLIENT), ids=lambda file: str(file.relative_to(CLIENT)))
 def test_the_client_does_not_import_the_service(file: Path) -> None:
     """Executors must run without a web framework."""

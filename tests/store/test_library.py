@@ -1,4 +1,4 @@
-"""Composition of the library: missing parts and cycles of includes are refused before the library reaches Redis."""
+"""Composition of the library: missing files and cycles of includes are refused before the library reaches Redis."""
 
 import re
 from pathlib import Path
@@ -8,59 +8,71 @@ import pytest
 from tidegate import store
 from tidegate.store import library as library_module
 from tidegate.store.keyspace import JOB_KEYS, ONE_SERVER, job_key, lua_keys
-from tidegate.store.library import LibraryError, compose, library
+from tidegate.store.library import CALL, LibraryError, command_names, compose, library, tables
 
 LUA = Path(store.__file__).parent / "lua"
-COMMANDS = sorted(path.stem for path in (LUA / "commands").glob("*.lua"))
+COMMANDS = command_names(LUA)
+TABLES = {path.stem: tables(path.read_text()) for path in sorted(LUA.glob("*.lua"))}
 MAX_LOCALS = 100
 
 
 def write(root: Path, name: str, text: str) -> None:
-    path = root / f"{name}.lua"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
+    (root / f"{name}.lua").write_text(text)
 
 
-def test_a_part_is_included_once_and_before_its_users(tmp_path: Path) -> None:
-    """A part included twice would have two states. A part included too late would be nil."""
-    write(tmp_path, "parts/base", "local base = {}\nreturn base\n")
-    write(tmp_path, "parts/more", "-- @include parts/base\nreturn {base}\n")
-    write(tmp_path, "commands/command", "-- @include parts/base\n-- @include parts/more\nreturn more\n")
-    write(tmp_path, "commands/other", "-- @include parts/more\nreturn {more}\n")
+def test_a_file_is_included_once_and_before_its_users(tmp_path: Path) -> None:
+    """A file included twice would have two states. A file included too late would be nil."""
+    write(tmp_path, "base", "local base, other = {}, {}\nreturn base, other\n")
+    write(tmp_path, "a_user", "-- @include more\n-- @include base\nfunction commands.b() end\n")
+    write(tmp_path, "more", "-- @include base\nlocal more = {base}\nfunction commands.a() end\nreturn more\n")
+    write(tmp_path, "call", "register()\n")
     lines = compose(tmp_path).splitlines()
-    start = lines.index("local base = (function()")
-    assert lines[start : start + 13] == [
-        "local base = (function()", "local base = {}", "return base", "end)()",
-        "local more = (function()", "return {base}", "end)()",
-        "local commands = {}",
-        "commands.command = function()", "return more", "end",
-        "commands.other = function()", "return {more}",
+    assert lines[lines.index("local function create()") :] == [
+        "local function create()", "local commands = {}",
+        "local base, other = (function()", "local base, other = {}, {}", "return base, other", "end)()",
+        "local more = (function()", "local more = {base}", "function commands.a() end", "return more", "end)()",
+        "local _ = (function()", "function commands.b() end", "end)()",
+        "return state, commands", "end", "register()",
     ]  # fmt: skip
+    assert command_names(tmp_path) == ["a", "b"]
 
 
 def test_a_cycle_of_includes_is_refused_with_its_path(tmp_path: Path) -> None:
     """The error names the includes of the cycle."""
-    write(tmp_path, "commands/a", "-- @include parts/b\n")
-    write(tmp_path, "parts/b", "-- @include parts/c\n")
-    write(tmp_path, "parts/c", "-- @include parts/b\n")
-    with pytest.raises(LibraryError, match="parts/b -> parts/c -> parts/b"):
+    write(tmp_path, "a", "-- @include b\n")
+    write(tmp_path, "b", "-- @include c\n")
+    write(tmp_path, "c", "-- @include b\n")
+    with pytest.raises(LibraryError, match="a -> b -> c -> b"):
         compose(tmp_path)
 
 
-def test_a_missing_part_is_refused_with_the_path_to_it(tmp_path: Path) -> None:
-    """A misspelt include must not become an empty part."""
-    write(tmp_path, "commands/a", "-- @include parts/none\n")
-    with pytest.raises(LibraryError, match="commands/a -> parts/none"):
+def test_a_missing_file_is_refused_with_the_path_to_it(tmp_path: Path) -> None:
+    """A misspelt include must not become an empty file."""
+    write(tmp_path, "a", "-- @include none\n")
+    with pytest.raises(LibraryError, match="a -> none"):
         compose(tmp_path)
 
 
-def test_no_function_is_near_the_limit_of_locals() -> None:
-    """Lua allows 200 locals in a function; a function at the limit cannot be extended."""
-    functions = re.split(r"(?:\(|= )function\(\)$", library().text, flags=re.MULTILINE)
-    assert len(functions) > len(COMMANDS)
-    for text in functions:
-        declared = re.findall(r"^ *local (?:function \w+|[\w, ]+)", text, re.MULTILINE)
-        assert sum(1 + declaration.count(",") for declaration in declared) <= MAX_LOCALS
+def test_no_name_is_defined_twice() -> None:
+    """A second table or command of a name would replace the first one without an error."""
+    names = [name for of_file in TABLES.values() for name in of_file]
+    assert len(names) == len(set(names))
+    assert len(COMMANDS) == len(set(COMMANDS))
+
+
+def declared(lines: list[str]) -> int:
+    """Return the number of locals that lines of Lua declare."""
+    found = [re.match(r" *local (?:function \w+|([\w, ]+))", line) for line in lines]
+    return sum(1 + (match[1] or "").count(",") for match in found if match)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_function_is_near_the_limit_of_locals(name: str) -> None:
+    """Lua allows 200 locals in a function, and a file is a function. At the limit it cannot be extended."""
+    text = (LUA / f"{name}.lua").read_text()
+    assert declared([line for line in text.splitlines() if line.startswith("local ")]) <= MAX_LOCALS
+    for function in re.split(r"^(?=local function|function)", text, flags=re.MULTILINE)[1:]:
+        assert declared(function.splitlines()[1:]) <= MAX_LOCALS
 
 
 def test_all_keys_of_a_job_share_its_hash_tag() -> None:
@@ -79,20 +91,19 @@ def test_all_keys_of_a_job_share_its_hash_tag() -> None:
     assert lua_keys().count("unpack(keys, 1, 6)") == 1
 
 
-def included(path: Path) -> set[str]:
-    """Return all parts that a file includes, directly or indirectly."""
-    direct = re.findall(r"^-- @include parts/(\S+)$", path.read_text(), re.MULTILINE)
-    return set(direct).union(*(included(LUA / "parts" / f"{part}.lua") for part in direct))
+def included(name: str) -> set[str]:
+    """Return all files that a file includes, directly or indirectly."""
+    direct = re.findall(r"^-- @include (\S+)$", (LUA / f"{name}.lua").read_text(), re.MULTILINE)
+    return set(direct).union(*map(included, direct))
 
 
-@pytest.mark.parametrize("path", [*LUA.rglob("*.lua")], ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_file_includes_the_parts_that_it_uses(path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name in TABLES if name != CALL])
+def test_a_file_includes_the_files_that_it_uses(name: str) -> None:
     """Without its own includes, a file would depend on the includes of other files."""
-    parts = {part.stem for part in (LUA / "parts").glob("*.lua")}
-    code = "\n".join(line.partition("--")[0] for line in path.read_text().splitlines())
-    own = {path.stem} | set(re.findall(r"local (\w+)", code)) | set(re.findall(r"local \w+, (\w+)", code))
-    used = {name for name in re.findall(r"(?<![\w.'])(\w+)[.]\w+", code) if name in parts}
-    assert used - own <= included(path), path.stem
+    file_of = {table: file for file, of_file in TABLES.items() for table in of_file}
+    code = "\n".join(line.partition("--")[0] for line in (LUA / f"{name}.lua").read_text().splitlines())
+    used = {file_of[table] for table in re.findall(r"(?<![\w.'])(\w+)[.]\w+", code) if table in file_of}
+    assert used - {name} <= included(name)
 
 
 def test_each_command_is_a_function_whose_name_depends_on_the_code() -> None:
@@ -100,7 +111,7 @@ def test_each_command_is_a_function_whose_name_depends_on_the_code() -> None:
     current = library()
     assert current.text.startswith(f"#!lua name={current.name}\n")
     for command in COMMANDS:
-        assert f"function_name = '{current.function(command)}'" in current.text
+        assert f"register('{current.function(command)}', " in current.text
     assert re.fullmatch(r"tidegate_[0-9a-f]{16}", current.name)
 
 

@@ -1,6 +1,6 @@
 """The calls of the functions in Redis, by the names of their commands.
 
-A command that visits all substreams of a large job runs in several calls, its *steps* (``lua/parts/steps.lua``). Each
+A command that visits all substreams of a large job runs in several calls, its *steps* (``lua/steps.lua``). Each
 call of a job that another command is changing in steps first runs the remaining steps.
 """
 

@@ -18,7 +18,7 @@ from redis.crc import key_slot
 PREFIX = "tidegate:"
 ATTENDANCE = PREFIX + "attendance"
 """Hash: ``until`` -> processing time of the last command; ``unattended`` -> total time in which no coordinator ran;
-``confirmed`` -> a constant (see ``lua/commands/confirm``)."""
+``confirmed`` -> a constant (see ``confirm`` in ``lua/coordinator.lua``)."""
 BUCKETS = PREFIX + "buckets"
 """Number of buckets of a Redis Cluster."""
 DELETED = PREFIX + "deleted"

@@ -1,10 +1,9 @@
-"""The library of Redis functions: each command is a function that is composed from parts.
+"""The library of Redis functions, composed from the files in ``lua``.
 
-``-- @include parts/name`` makes the table that the part returns available as ``name``. Each part is a separate Lua
-function, so that the Lua limit of 200 locals applies to each part, not to their sum.
-
-Redis keeps a library, its functions and their variables between calls. All variables of a single call are therefore in
-``args``, in ``key``, and in the tables that ``state.forget`` empties before each command.
+A file begins with ``-- @include name`` for each file that it uses. It defines its commands as ``function
+commands.<name>()``, and its last line returns the tables that other files use, such as ``return values, bulk``.
+Each file is a separate Lua function, so that the Lua limit of 200 locals applies to each file, not to their sum.
+``call.lua`` calls and registers the commands.
 """
 
 import re
@@ -21,56 +20,18 @@ from tidegate.store.keyspace import SCHEMA, SCHEMA_IN_STEPS, TOMBSTONE_KEPT_MS, 
 READS = ("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution", "staged")
 PREFIX = "tidegate_"
 
-_INCLUDE = re.compile(r"^-- @include parts/(\S+)\n", re.MULTILINE)
-# The standard functions of Lua do not exist while Redis loads a library, so the first call creates the parts.
+CALL = "call"
+"""The file around all others. No file includes it."""
+
+_INCLUDE = re.compile(r"^-- @include (\S+)\n", re.MULTILINE)
+_COMMAND = re.compile(r"^function commands\.(\w+)\(", re.MULTILINE)
+_TABLES = re.compile(r"^return ([\w, ]+)$", re.MULTILINE)
 _LIBRARY = """{head}
 local function create()
-{parts}local commands = {{}}
-{commands}return function(command, argument)
-state.forget(command, argument)
-return commands[command]()
+local commands = {{}}
+{files}return state, commands
 end
-end
--- Return the kept reply of an earlier attempt of this call.
-local function known_reply()
-for _, kept in ipairs(redis.call('LRANGE', key.replies, 0, -1)) do
-local id, reply = unpack(cmsgpack.unpack(kept))
-if id == args.call then return reply end
-end
-end
-local function keep_reply(reply)
-redis.call('RPUSH', key.replies, cmsgpack.pack({{args.call, reply}}))
-redis.call('LTRIM', key.replies, -constants.REPLIES_KEPT, -1)
-redis.call('PEXPIRE', key.replies, constants.REPLIES_KEPT_MS)
-end
-local run
-local function call(command, keys, argument)
-run = run or create()
-key.enter(keys)
-args = cmsgpack.unpack(argument)
-local known = args.call and known_reply()
-if known then return known end
-local ok, result = pcall(run, command, argument)
-if ok then
-if args.call then keep_reply(result) end
-return result
-end
-if type(result) == 'table' and result.refused then return {{map = result.refused}} end
-if type(result) == 'string' and string.find(result, '^%u+ ') then result = {{err = result}} end  -- keeps its code
-error(result, 0)
-end
-"""
-_REGISTER = """redis.register_function{{function_name = '{function}', flags = {{{flags}}},
-callback = function(keys, arguments) return call('{command}', keys, arguments[1]) end}}
-"""
-# Run commands of one job. The arguments are alternating commands and their arguments.
-_TOGETHER = """redis.register_function{{function_name = '{function}', flags = {{{flags}}},
-callback = function(keys, arguments)
-local replies = {{}}
-for i = 1, #arguments, 2 do replies[#replies + 1] = call(arguments[i], keys, arguments[i + 1]) end
-return replies
-end}}
-"""
+{call}"""
 TOGETHER, READS_TOGETHER = "together", "reads_together"
 STEP = 250
 """Number of substreams that a function call visits at most, if its command visits all substreams of the job."""
@@ -147,39 +108,56 @@ class Library:
 
 
 def compose(root: Traversable) -> str:
-    """Return the code of all commands: each part once, before the parts that include it, then the commands.
+    """Return the code of all files: each file once, after the files that it includes, and ``call.lua`` around them.
 
     Raises:
-        LibraryError: If a part is missing or includes itself. The message shows the chain of includes.
+        LibraryError: If a file is missing or includes itself. The message shows the chain of includes.
     """
-    parts: dict[str, str] = {}
-    commands = {name: _expand(f"commands/{name}", root, [], parts) for name in command_names(root)}
+    files: dict[str, str] = {}
+    for name in _file_names(root):
+        if name != CALL:
+            _add(name, root, [], files)
     constants = ", ".join(f"{name} = {_lua(value)}" for name, value in CONSTANTS.items())
     return _LIBRARY.format(
         head=f"{lua_keys()}local constants = {{{constants}}}\nlocal args",
-        parts="".join(parts.values()),
-        commands="".join(f"commands.{name} = function()\n{body.strip()}\nend\n" for name, body in commands.items()),
+        files="".join(files.values()),
+        call=_read(CALL, root, []),
     )
 
 
 def command_names(root: Traversable) -> list[str]:
     """Return the names of all commands, sorted."""
-    return sorted(file.name.removesuffix(".lua") for file in root.joinpath("commands").iterdir())
+    return sorted(name for file in _file_names(root) for name in _COMMAND.findall(_read(file, root, [])))
 
 
-def _expand(name: str, root: Traversable, path: list[str], parts: dict[str, str]) -> str:
-    """Return the text of a file without its includes; add their parts to ``parts``."""
-    if name in path:
-        raise LibraryError("A part includes itself: " + " -> ".join([*path, name]))
+def tables(text: str) -> list[str]:
+    """Return the names of the tables that a file returns."""
+    found = _TABLES.search(text)
+    return found[1].split(", ") if found else []
+
+
+def _file_names(root: Traversable) -> list[str]:
+    return sorted(file.name.removesuffix(".lua") for file in root.iterdir())
+
+
+def _read(name: str, root: Traversable, path: list[str]) -> str:
     source = root.joinpath(name + ".lua")
     if not source.is_file():
-        raise LibraryError("An included part does not exist: " + " -> ".join([*path, name]))
-    text = source.read_text(encoding="utf-8")
-    for part in _INCLUDE.findall(text):
-        if part not in parts:
-            body = _expand(f"parts/{part}", root, [*path, name], parts)
-            parts[part] = f"local {part} = (function()\n{body.strip()}\nend)()\n"
-    return _INCLUDE.sub("", text)
+        raise LibraryError("An included file does not exist: " + " -> ".join([*path, name]))
+    return source.read_text(encoding="utf-8")
+
+
+def _add(name: str, root: Traversable, path: list[str], files: dict[str, str]) -> None:
+    """Add the code of a file to ``files``, after the files that it includes."""
+    if name in path:
+        raise LibraryError("A file includes itself: " + " -> ".join([*path, name]))
+    if name in files:
+        return
+    text = _read(name, root, path)
+    for included in _INCLUDE.findall(text):
+        _add(included, root, [*path, name], files)
+    declared = ", ".join(tables(text)) or "_"
+    files[name] = f"local {declared} = (function()\n{_INCLUDE.sub('', text).strip()}\nend)()\n"
 
 
 @cache
@@ -194,11 +172,11 @@ def library() -> Library:
 
 def _registrations(library_name: str, commands: list[str]) -> str:
     """Return the code that registers the functions of a library."""
-    forms = dict.fromkeys(commands, _REGISTER) | dict.fromkeys((TOGETHER, READS_TOGETHER), _TOGETHER)
-    return "".join(
-        form.format(function=f"{library_name}_{command}", flags=FLAGS.get(command, ""), command=command)
-        for command, form in forms.items()
-    )
+    lines = [f"register('{library_name}_{name}', {{{FLAGS.get(name, '')}}}, '{name}')" for name in commands]
+    lines += [
+        f"register_together('{library_name}_{name}', {{{FLAGS.get(name, '')}}})" for name in (TOGETHER, READS_TOGETHER)
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _lua(value: object) -> str:

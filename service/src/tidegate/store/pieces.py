@@ -1,7 +1,7 @@
 """The columns of commands: lists with an entry per substream, cut into pieces.
 
 Redis serves no other client while a function runs. The coordinator therefore stores the columns of a large command in
-pieces, and the command visits one piece in each of its calls (``lua/parts/steps.lua``). The coordinator also joins the
+pieces, and the command visits one piece in each of its calls (``lua/steps.lua``). The coordinator also joins the
 staged reports of a large batch, because a function cannot join them in pieces.
 """
 
@@ -266,7 +266,7 @@ def _with_members(members: Sequence[str], hours: Mapping[str, Sequence[int]]) ->
 
 
 def join_reports(reports: Iterable[Columns]) -> tuple[int, dict[str, list[Columns]]]:
-    """Join the staged reports of a batch, as ``join`` in ``lua/parts/staging.lua``.
+    """Join the staged reports of a batch, as ``join`` in ``lua/batches.lua``.
 
     Returns:
         The number of row counts, one per partition and member, and the pieces of each kind of columns.

@@ -1,0 +1,492 @@
+-- @include observe
+-- Batches of a query: begin, stage, commit and heartbeat, as in tidegate.domain.batches. A batch begins with a pinned
+-- watermark, its partitions stage their reports, and its commit applies these. A run is a record of query, query_id and
+-- run_id.
+local refuse, number = values.refuse, values.number
+local job = state.job
+local batches = {}
+
+-- Callers: runs of a query on its checkpoint
+
+-- Refuse a run that a newer run has replaced, or whose query was retired.
+local function check_run(query, run)
+  if not query.run_id then return end
+  local is_fenced = redis.call('ZSCORE', key.fenced_runs(query.name), run.run_id)
+  if query.retired and (is_fenced or run.run_id == query.run_id) then refuse('query_retired', {query = query.name}) end
+  if is_fenced then refuse('query_fenced', {current_run_id = query.run_id}) end
+end
+
+-- Return the query that a run may continue. Refuse the run while a batch of another checkpoint is open.
+local function query_of_caller(run)
+  local query = queries.get(run.query)
+  check_run(query, run)
+  if query.run_id and run.query_id ~= query.query_id and query.open then
+    refuse('checkpoint_conflict', {open_batch_id = query.latest, open_query_id = query.query_id})
+  end
+  return query
+end
+
+-- Return the query of a batch that this run has begun.
+local function query_of_batch(run, batch_id)
+  local query = queries.get(run.query)
+  check_run(query, run)
+  local is_begun = query.latest and batch_id <= query.latest
+  if not is_begun or run.query_id ~= query.query_id or run.run_id ~= query.begun_by then
+    refuse('batch_not_begun', {query = run.query, batch_id = batch_id})
+  end
+  return query
+end
+
+-- Record a call of a query.
+local function contact(query)
+  query.last_contact = job.now
+  redis.call('ZADD', key.last_seen, job.observed_now, query.name)
+  job.last_contact = job.now
+end
+
+-- Make a run the current run of its query, and fence the previous run.
+local function enter(query, run, waited_ms)
+  redis.call('ZADD', key.queries, 'NX', job.now, query.name)
+  redis.call('SADD', key.query_names, query.name)
+  if not query.run_id then
+    query.query_id, query.run_id = run.query_id, run.run_id
+  elseif run.run_id ~= query.run_id then
+    if query.run_id ~= '' then  -- '' if the query was retired before its first call
+      local fenced = key.fenced_runs(query.name)
+      local _, newest = values.highest_of(fenced)
+      redis.call('ZADD', fenced, (newest or 0) + 1, query.run_id)
+      redis.call('ZREMRANGEBYRANK', fenced, 0, -constants.PINNED_WATERMARKS_KEPT - 1)
+      history.write('fenced', 'query', query.name, 'run_id', query.run_id)
+    end
+    query.run_id, query.waited = run.run_id, 0
+  end
+  query.retired = false
+  contact(query)
+  queries.add_outage(query, waited_ms)
+end
+
+-- The staged reports of the open batch
+--
+-- The hash of a query contains a value for each report: its order and the packed report. The field is the digest of the
+-- report, so that a repeated report replaces itself. A commit joins the reports. If they are large, the coordinator joins
+-- them instead (join_reports in tidegate.store.pieces) and stores the result in pieces, because Redis would be blocked for
+-- too long.
+
+-- Store a report: partition; members, event_times, watermarks; counted, rows, future_rows; delayed, delays (columns).
+local function stage(query, report)
+  query.staged = query.staged + #report.counted + #report.delayed + 1
+  local packed = cmsgpack.pack(report)
+  redis.call('HSET', key.staged(query.name), redis.sha1hex(packed), cmsgpack.pack(query.staged) .. packed)
+  local _, new = membership.split(report.members)
+  bulk.sadd(key.coming(query.name), new)
+end
+
+-- Return the report in a stored value, with its order.
+local function staged_report(packed)
+  local order, report = cmsgpack.unpack(packed)
+  report.order = order
+  return report
+end
+
+local function discard_staged(query)
+  query.staged = 0
+  redis.call('UNLINK', key.staged(query.name), key.coming(query.name))
+end
+
+-- Return the version of the reports of a query, which the coordinator must join before the batch commits; nil if they are
+-- small, or if the coordinator has joined them. A join of other reports must be repeated, even if these are small.
+local function to_join(query)
+  local version = query.begun_by .. ' ' .. query.latest .. ' ' .. query.staged
+  if args.joined then return args.joined.version ~= version and version or nil end
+  -- A member can have an entry in counted and in delayed.
+  return query.staged > 2 * constants.ENTRIES and version or nil
+end
+
+-- Set values by partition and member; a later report of a partition replaces its values. Return the number of new values.
+local function set_each(by_partition, partition, members, column)
+  local of_partition, new = by_partition[partition] or {}, 0
+  by_partition[partition] = of_partition
+  for i, member in ipairs(members) do
+    local value = column[i]
+    if value then
+      if not of_partition[member] then new = new + 1 end
+      of_partition[member] = value
+    end
+  end
+  return new
+end
+
+local function raise_each(highest, members, column)
+  for i, member in ipairs(members) do
+    local value = number(column[i])
+    if value and not (highest[member] and highest[member] >= value) then highest[member] = value end
+  end
+end
+
+-- Return the values of a table by partition and member as lists of members and values, for each partition.
+local function columns_of(by_partition)
+  local columns = {}
+  for _, of_partition in pairs(by_partition) do
+    local members, column = {}, {}
+    for member, value in pairs(of_partition) do members[#members + 1], column[#column + 1] = member, value end
+    columns[#columns + 1] = {members, column}
+  end
+  return columns
+end
+
+-- Join the reports of a query: members with their highest max_event_times and watermarks (columns, false: none); rows and
+-- future_rows (for each partition, a list of members and a list of values), delayed and delays (columns, with a member for
+-- each partition), and count (the number of values in rows).
+local function join(query)
+  local reports = redis.call('HVALS', key.staged(query))
+  for i, packed in ipairs(reports) do
+    reports[i] = staged_report(packed)
+  end
+  table.sort(reports, function(a, b) return a.order < b.order end)
+  local joined = {members = {}, max_event_times = {}, watermarks = {}, delayed = {}, delays = {}, count = 0}
+  local event_times, watermarks, is_listed, rows, future_rows, delays = {}, {}, {}, {}, {}, {}
+  for _, report in ipairs(reports) do
+    raise_each(event_times, report.members, report.event_times)
+    raise_each(watermarks, report.members, report.watermarks)
+    joined.count = joined.count + set_each(rows, report.partition, report.counted, report.rows)
+    set_each(future_rows, report.partition, report.counted, report.future_rows)
+    set_each(delays, report.partition, report.delayed, report.delays)
+    for _, member in ipairs(report.counted) do
+      if not is_listed[member] then
+        is_listed[member], joined.members[#joined.members + 1] = true, member
+      end
+    end
+  end
+  for i, member in ipairs(joined.members) do
+    joined.max_event_times[i], joined.watermarks[i] = event_times[member] or false, watermarks[member]
+  end
+  joined.rows, joined.future_rows = columns_of(rows), columns_of(future_rows)
+  for _, of_partition in ipairs(columns_of(delays)) do
+    for i, member in ipairs(of_partition[1]) do
+      joined.delayed[#joined.delayed + 1], joined.delays[#joined.delays + 1] = member, of_partition[2][i]
+    end
+  end
+  return joined
+end
+
+-- Return the joined reports of a query, if the coordinator has not joined them.
+local function joined_here(query)
+  local changes = state.changes
+  if changes.joined_query ~= query.name then changes.joined_query, changes.joined = query.name, join(query.name) end
+  return changes.joined
+end
+
+-- Return the number of row counts that are staged, one per partition and member.
+local function count_staged(query)
+  return args.joined and args.joined.count or joined_here(query).count
+end
+
+-- Record that no batch of a query is open, and discard the staged reports.
+local function close(query)
+  redis.call('ZREM', key.open_pins, query.name)
+  redis.call('ZREM', key.open_batches, query.name)
+  query.open = false
+  discard_staged(query)
+end
+
+-- Return phases (see steps.lua) that apply the staged reports of the open batch of a query and close it, if the record
+-- has commits. record.has_left: whether a substream that follows the clock has become idle. The last phase is followed
+-- by an evaluation.
+local function commit_staged(name)
+  -- Return a function that calls visit(piece) for the pieces of the joined reports that have a column. It returns
+  -- whether pieces remain.
+  local function each(column)
+    return function(record, visit)
+      if not record.commits then return false end
+      if args.joined then return steps.pieces(record, args.joined[column], visit) end
+      visit(joined_here(queries.get(name)))
+      return false
+    end
+  end
+  local measure, learn = delays.phases(name, each('delayed'), function() return queries.get(name).begun_merged end)
+  local function observe(record)
+    record.active = record.active or history.summary()
+    return each('members')(record, function(piece)
+      local _, active = observation.observe(name, piece, (queries.observed_time(name)))
+      history.add(record.active, active)
+    end)
+  end
+  local function count(record)
+    return each('rows')(record, function(piece)
+      for _, columns in ipairs(piece.rows) do observation.count_rows('reported_rows', unpack(columns)) end
+      for _, columns in ipairs(piece.future_rows) do observation.count_future(unpack(columns)) end
+    end)
+  end
+  local function end_batch(record)
+    if not record.commits then return end
+    history.write_substreams('active', name, record.active)
+    local query = queries.get(name)
+    if query.input_known_until then queries.advance_idle_clock(query, query.input_known_until) end
+    close(query)
+    record.has_left = idleness.expire(name, query.idle_clock)
+  end
+  return measure, learn, observe, count, end_batch
+end
+
+-- Retire a query and undo the begin of its open batch. Another begin of the batch returns its pinned watermark.
+function batches.give_up(query)
+  if query.open then
+    query.latest = query.latest > 0 and query.latest - 1 or nil
+  end
+  query.released, query.retired, query.begun = false, true, nil
+  close(query)
+end
+
+-- Staged: return some of the staged reports of a query, which the coordinator joins before the batch commits.
+--
+-- args   query, cursor (0: the first reports)
+-- reply  cursor (0: no more reports), reports: each with its order, and members, event_times, watermarks, counted, rows,
+--        future_rows, delayed and delays (columns)
+function commands.staged()
+  clock.read()
+  local cursor, found = unpack(redis.call('HSCAN', key.staged(args.query), args.cursor, 'COUNT', 1))
+  local reports = {}
+  for i = 2, #found, 2 do reports[#reports + 1] = {map = staged_report(found[i])} end
+  return {map = {cursor = cursor, reports = reports}}
+end
+
+-- Begin: open a batch and pin its watermark, or return the pinned watermark of a batch that has already begun. The begin
+-- of a later batch commits the open batch, because Spark begins batch N only after batch N - 1 has returned. If the open
+-- batch is large, this runs in steps.
+--
+-- args   token, run, batch_id, known (whether the client has a pinned watermark), pinned_watermark, keep, waited_ms,
+--        input_age_ms (absent: unknown),
+--        joined (absent: see to_join): version, and ranges of pieces
+-- reply  pinned_watermark, replayed, joined, latest_event_time, previous_batch_id, previous_open, revision; or join: the
+--        version of the reports of the open batch, which the coordinator must join
+-- errors query_fenced, query_retired, checkpoint_conflict, batch_forgotten, pinned_watermark_conflict, job_complete
+
+local function begun(pinned, replayed, joined, previous, was_open)
+  return reply.finish({pinned_watermark = pinned, replayed = replayed, joined = joined,
+    latest_event_time = observation.latest_event_time(), previous_batch_id = previous, previous_open = was_open,
+    revision = job.revision})
+end
+
+-- Return whether an unexpected query joins a job that has a watermark.
+local function joins(query)
+  local is_new = not query.run_id
+    or (query.retired and redis.call('EXISTS', key.last_events(query.name), key.idle(query.name)) == 0)
+  if not is_new or job.coalesced_watermark == nil then return false end
+  for _, expected in ipairs(state.config.expected_queries) do
+    if expected == query.name then return false end
+  end
+  history.write('joined', 'query', query.name)
+  return true
+end
+
+-- Begin again a batch that the query has begun before.
+local function replay(query, pinned, previous, was_open)
+  if args.batch_id == query.latest then
+    if query.begun_by ~= args.run.run_id then  -- a new run takes the batch over, and sends all reports again
+      discard_staged(query)
+      query.begun_by = args.run.run_id
+    end
+    -- The answer to the first begin may have been lost, and with it the evidence of a lost commit.
+    if query.open then previous, was_open = query.previous, query.previous_open or false end
+  end
+  return begun(pinned, true, false, previous, was_open)
+end
+
+local function start(record)
+  reply.load()
+  local run, batch_id = args.run, args.batch_id
+  local query = query_of_caller(run)
+  -- An abandoned batch begins again with its pinned watermark.
+  local is_same = query.run_id and run.query_id == query.query_id or false
+  local previous, was_open = is_same and query.latest or nil, is_same and query.open or false
+  local is_replay = previous ~= nil and batch_id <= previous
+  local stored = is_same and redis.call('HGET', key.pinned_watermarks(query.name), batch_id)
+  if is_replay and not stored then refuse('batch_forgotten', {latest_batch_id = query.latest}) end
+  local known, pinned = args.known, args.pinned_watermark
+  if stored then
+    if known and pinned ~= number(stored) then
+      refuse('pinned_watermark_conflict', {pinned_watermark = number(stored)})
+    end
+    known, pinned = true, number(stored)
+  end
+  if job.is_complete and not is_replay then refuse('job_complete') end
+  local version = not is_replay and query.open and to_join(query)
+  if version then return {map = {join = version}} end
+
+  emission.accept_token(args.token)
+  local joined = not is_replay and joins(query)
+  enter(query, run, args.waited_ms)
+  if is_replay then return replay(query, pinned, previous, was_open) end
+  if run.query_id ~= query.query_id then  -- the batches of the previous checkpoint have other numbers
+    redis.call('UNLINK', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
+    discard_staged(query)
+    query.query_id, query.latest, query.open, query.begun = run.query_id, nil, false, nil
+  end
+  query.previous, query.previous_open = previous, was_open
+  record.known, record.pinned, record.joined, record.previous, record.was_open = known, pinned, joined, previous, was_open
+  record.commits = query.open
+  -- The store has lost the commit, and perhaps also reports of this batch. The batch is therefore no evidence that
+  -- substreams are silent.
+  if query.open then query.input_known_until = nil end
+end
+
+-- Open a batch and pin its watermark; delete all but the last args.keep pinned watermarks.
+local function open_batch(query, pinned)
+  assert(not state.changes.is_plain)
+  local name, batch_id = query.name, args.batch_id
+  query.latest, query.open, query.released = batch_id, true, false
+  query.begun, query.begun_by, query.begun_merged = job.now, query.run_id, emission.merged_watermark()
+  query.input_known_until = args.input_age_ms and job.now - args.input_age_ms
+  redis.call('HSET', key.pinned_watermarks(name), batch_id, pinned or '')
+  redis.call('ZADD', key.pinned_batches(name), batch_id, batch_id)
+  redis.call('ZADD', key.open_pins, values.score(pinned), name)
+  redis.call('ZADD', key.open_batches, job.observed_now, name)
+  discard_staged(query)
+  local old = redis.call('ZRANGE', key.pinned_batches(name), '-inf', batch_id - args.keep, 'BYSCORE')
+  bulk.zrem(key.pinned_batches(name), old)
+  bulk.hdel(key.pinned_watermarks(name), old)
+end
+
+local function open(record)
+  local query, pinned = queries.get(args.run.query), record.pinned
+  -- The known pinned watermark must hold W while the previous batch is committed.
+  if record.known then open_batch(query, pinned) end
+  if record.commits then evaluate.evaluate(record.has_left) end
+  if not record.known then
+    pinned = job.coalesced_watermark
+    open_batch(query, pinned)
+  end
+  return begun(pinned, false, record.joined, record.previous, record.was_open)
+end
+
+function commands.begin()
+  local measure, learn, observe, count, end_batch = commit_staged(args.run.query)
+  return steps.run({start, measure, learn, observe, count, end_batch, open})
+end
+
+-- Stage: store the report of one partition until its batch commits.
+--
+-- args   max_substreams, token, run, batch_id, partition; members, max_event_times, watermarks, rows, future_rows (columns;
+--        rows and future_rows may be empty); delayed, delays (columns: members, lists of alternating buckets and rows)
+-- reply  applied: false if the batch is already committed
+-- errors query_fenced, query_retired, batch_not_begun, event_time_missing, too_many_substreams
+function commands.stage()
+  local name = args.run.query
+  return steps.run({
+    function(record)
+      reply.load()
+      local query = query_of_batch(args.run, args.batch_id)
+      record.is_open = query.open and args.batch_id == query.latest or false
+      if record.is_open then observation.look_for_room(record, args.size or #args.members) end
+    end,
+    function(record) return observation.check_members(record, name) end,
+    function(record)
+      observation.refuse_if_full(record)
+      emission.accept_token(args.token)
+      contact(queries.get(name))
+      if record.is_open and record.future then history.write_substreams('future', name, record.future) end
+    end,
+    function(record)
+      if not record.is_open then return end
+      return steps.members(record, function(piece)
+        local kept = observation.set_aside_future(piece)
+        stage(queries.get(name), {partition = args.partition, members = kept.members, event_times = kept.max_event_times,
+          watermarks = kept.watermarks, counted = piece.members, rows = piece.rows, future_rows = piece.future_rows,
+          delayed = piece.delayed, delays = piece.delays})
+      end)
+    end,
+    function(record) return reply.finish({applied = record.is_open}) end,
+  })
+end
+
+-- Commit: apply the staged reports of a batch and account for its rows, exactly once. A large batch commits in steps.
+--
+-- args   token, run, batch_id, waited_ms, reported (absent: unknown); members, counts (a column for each row class),
+--        disposition (dropped or diverted), hours_of_job and hours (see ledger.add), or stored pieces of these columns:
+--        stored, members (range); joined (absent: see to_join): version, count, and ranges of pieces
+-- reply  applied: false if the batch was already committed; or join: the version of the reports, which the coordinator
+--        must join
+-- errors query_fenced, query_retired, batch_not_begun, reports_missing
+
+-- Add a column of counts to the totals of the job and of its substreams.
+local function account(class, all, column)
+  local total, members, counts = 0, {}, {}
+  for i, count in ipairs(column) do
+    if count ~= 0 then
+      members[#members + 1], counts[#counts + 1] = all[i], count
+      total = total + count
+      if total > values.HIGHEST / 2 then  -- a larger sum of doubles may be inexact
+        bulk.add(key.job, class, total)
+        total = 0
+      end
+    end
+  end
+  observation.count_rows(class, members, counts)
+  if total > 0 then bulk.add(key.job, class, total) end
+end
+
+function commands.commit()
+  local name = args.run.query
+  local measure, learn, observe, count, end_batch = commit_staged(name)
+  return steps.run({
+    function(record)
+      reply.load()
+      local query = query_of_batch(args.run, args.batch_id)
+      record.commits = query.open and args.batch_id == query.latest or false
+      local version = record.commits and to_join(query)
+      if version then return {map = {join = version}} end
+      if record.commits and args.reported then
+        local missing = args.reported - count_staged(query)
+        if missing > 0 then refuse('reports_missing', {query = name, batch_id = args.batch_id, missing = missing}) end
+      end
+      emission.accept_token(args.token)
+      contact(query)
+      queries.add_outage(query, args.waited_ms)
+    end,
+    measure,
+    learn,
+    observe,
+    count,
+    end_batch,
+    function(record)
+      if record.commits then evaluate.evaluate(record.has_left) end
+    end,
+    function(record)
+      if not record.commits then return end
+      return steps.members(record, function(piece)
+        local members, late = piece.members, piece.counts.late
+        for class, column in pairs(piece.counts) do account(class, members, column) end
+        if args.disposition == 'diverted' and late then account('diverted', members, late) end
+        if #piece.hours_of_job == 0 and #piece.hours.places == 0 then return end
+        local known, latest = observation.known(members), observation.latest_event_time()
+        if ledger.add(piece.hours_of_job, piece.hours, members, args.disposition, known, latest) then
+          record.has_new_hours = true
+        end
+      end)
+    end,
+    function(record)
+      if record.has_new_hours then ledger.trim() end
+      return reply.finish({applied = record.commits})
+    end,
+  })
+end
+
+-- Heartbeat: advance the idle clock of a query that has processed all input and has no new data, unless a batch is open.
+--
+-- args   token, run, observed_ms, waited_ms, after_batch (absent: no check)
+-- reply  applied: false if the clock did not advance
+-- errors query_fenced, query_retired, checkpoint_conflict
+function commands.heartbeat()
+  reply.load()
+  local query = query_of_caller(args.run)
+  emission.accept_token(args.token)
+  enter(query, args.run, args.waited_ms)
+  local applied = not query.open and (not args.after_batch or args.after_batch == query.latest)
+  if applied then
+    queries.advance_idle_clock(query, math.min(args.observed_ms, job.now))
+    evaluate.evaluate(idleness.expire(query.name, query.idle_clock))
+  end
+  return reply.finish({applied = applied})
+end
+
+return batches

@@ -1,0 +1,646 @@
+-- @include batches
+-- The commands of a job, except those of batches (batches.lua) and of its configuration (configure.lua).
+--
+-- Each command checks its arguments, advances the clock of the job, changes the state, evaluates the job if watermarks may
+-- move, and replies. A command that names members has the arguments query and members. Most commands run in steps (see
+-- steps.lua) if they have many members.
+local number, score, highest, above = values.number, values.score, values.highest, values.above
+local job, config = state.job, state.config
+
+-- Report: apply event times and watermarks immediately, without a batch.
+--
+-- args   max_substreams; tokens (of the clients that sent the reports); members, max_event_times, watermarks,
+--        min_event_times (columns); delayed, delays (columns: members, lists of alternating buckets and rows; may be
+--        absent); or stored pieces of these columns: stored, size (number of members), members and delayed (ranges)
+-- reply  applied; without_effect (members; absent if the columns were stored)
+-- errors job_complete, event_time_missing, too_many_substreams
+
+-- Return the lowest event time, which limits watermarks that follow the clock; infinite if there are no such watermarks.
+local function lowest_event_time(report)
+  local event_times, min_event_times = report.max_event_times, report.min_event_times
+  if not config.has_clock_driven and #event_times > 0 then return math.huge end
+  local lowest
+  for i, event_time in ipairs(event_times) do
+    local time = number(event_time) and (number(min_event_times[i]) or number(event_time))
+    if time and (not lowest or time < lowest) then lowest = time end
+  end
+  return lowest
+end
+
+local function missing_from(names, members)
+  if #names == #members then return {} end
+  local has_effect, missing = {}, {}
+  for _, name in ipairs(names) do has_effect[name] = true end
+  for _, member in ipairs(members) do
+    if not has_effect[member] then missing[#missing + 1] = member end
+  end
+  return missing
+end
+
+function commands.report()
+  local measure, learn = delays.phases('', function(record, visit)
+    return steps.pieces(record, args.stored and args.delayed, visit)
+  end, emission.merged_watermark)
+  return steps.run({
+    function(record)
+      reply.load()
+      if not args.stored then state.look_for_rare_sets() end
+      if job.is_complete then values.refuse('job_complete') end
+      observation.look_for_room(record, args.size or #args.members)
+    end,
+    function(record) return observation.check_members(record, '') end,
+    function(record)
+      observation.refuse_if_full(record)
+      for _, token in ipairs(args.tokens) do emission.accept_token(token) end
+      job.last_contact = job.now
+      if record.future then history.write_substreams('future', '', record.future) end
+    end,
+    measure,
+    learn,
+    function(record)
+      record.active = record.active or history.summary()
+      return steps.members(record, function(piece)
+        local kept = observation.set_aside_future(piece)
+        local names, active = observation.observe('', kept, job.observed_now, piece.members)
+        history.add(record.active, active)
+        record.applied = record.applied or #names > 0
+        record.lowest = math.min(lowest_event_time(kept) or math.huge, record.lowest or math.huge)
+        if not args.stored then record.without_effect = missing_from(names, piece.members) end
+      end)
+    end,
+    function(record)
+      history.write_substreams('active', '', record.active)
+      evaluate.after_report(record.lowest)
+      return reply.finish({applied = record.applied, without_effect = record.without_effect})
+    end,
+  })
+end
+
+-- Substreams
+
+-- Refuse a command if one of its members is unknown. Return whether pieces remain.
+local function check_known(record)
+  return steps.check(record, function(piece)
+    local _, unknown = membership.split(piece.members)
+    return unknown
+  end, function(unknown)
+    values.refuse('substream_not_found', {query = args.query, substreams = unknown})
+  end)
+end
+
+-- Declare: make substreams known before their first event, so that they hold the watermark from the start. The watermark
+-- does not move.
+--
+-- args   max_substreams, query, members, max_event_times (columns; false: unknown), actor, reason
+-- reply  applied
+-- errors job_complete, too_many_substreams
+
+-- Return the new members of a piece, and a report of the members that have no event time yet.
+local function changes_of(piece)
+  local members = piece.members
+  local known, done, before = membership.known(members), bulk.zmscore(key.done, members), max_event_times.of(members)
+  local new, unseen = {}, {members = {}, max_event_times = {}, watermarks = {}}
+  for i, member in ipairs(members) do
+    if not known[i] then new[#new + 1] = member end
+    if number(piece.max_event_times[i]) and not before[i] and not done[i] and not job.is_complete then
+      local at = #unseen.members + 1
+      unseen.members[at], unseen.max_event_times[at] = member, piece.max_event_times[i]
+    end
+  end
+  return new, unseen
+end
+
+-- Declare the members of a piece.
+local function declare(record, piece)
+  local query, new, unseen = args.query, changes_of(piece)
+  local observed = queries.observed_time(query)
+  if #new > 0 then observation.add_substreams(query, new, observed) end
+  unseen = observation.set_aside_future(unseen)
+  local _, active = observation.observe(query, unseen, observed)
+  history.add(record.active, active)
+  record.is_observed = record.is_observed or #unseen.members > 0
+  local is_affected, affected = {}, {}
+  for _, list in ipairs({new, unseen.members}) do
+    for _, member in ipairs(list) do is_affected[member] = true end
+  end
+  for _, member in ipairs(piece.members) do
+    if is_affected[member] then affected[#affected + 1] = member end
+  end
+  history.add(record.affected, affected)
+end
+
+function commands.declare()
+  local query = args.query
+  return steps.run({
+    function(record)
+      reply.load()
+      record.affected, record.active = history.summary(), history.summary()
+      observation.look_for_room(record, args.size or #args.members)
+    end,
+    function(record)
+      return steps.members(record, function(piece)
+        local new, unseen = changes_of(piece)
+        if #new > 0 and job.is_complete then values.refuse('job_complete') end
+        observation.count_new(record, query, piece.members)
+        observation.check(record, unseen)
+      end)
+    end,
+    function(record)
+      observation.refuse_if_full(record)
+      if record.future then history.write_substreams('future', query, record.future) end
+    end,
+    function(record)
+      return steps.members(record, function(piece) declare(record, piece) end)
+    end,
+    function(record)
+      history.write_substreams('active', query, record.active)
+      if record.is_observed then
+        job.evaluation_due = 1
+        -- Computed watermarks assume that only evaluations sample a history.
+        if config.has_clock_driven then job.evaluate_each = 1 end
+      end
+      if record.affected.count > 0 then history.write_action('declare', query, record.affected) end
+      return reply.finish({applied = record.affected.count > 0})
+    end,
+  })
+end
+
+-- Restore: raise the watermarks of known substreams, and raise C to the lowest watermark of all substreams. Holds limit C;
+-- the throttle does not.
+--
+-- args   query, members, watermarks (columns), actor, reason
+-- reply  applied
+-- errors job_complete, substream_not_found
+
+-- Restore a substream that is done or does not follow the clock.
+local function restore_flat(member, watermark, is_active)
+  local event_times = max_event_times.of({member})
+  redis.call('ZADD', is_active and key.active or key.frozen, score(watermark), member)
+  max_event_times.store({member}, event_times)
+  local packed = redis.call('HGET', key.clock_driven, member)
+  if packed then
+    local s = clock_driven.read(packed)
+    s.own = watermark
+    clock_driven.write(member, s)
+  end
+end
+
+local function restore(record, piece)
+  local members = piece.members
+  local active, frozen, driven, watermarks = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}, {}
+  for i, member in ipairs(members) do
+    local watermark = piece.watermarks[i]
+    if not active[i] and not frozen[i] then  -- follows the clock
+      driven[#driven + 1], watermarks[member] = member, watermark
+    elseif values.above(watermark, number(active[i] or frozen[i])) then
+      restore_flat(member, watermark, active[i])
+      history.add(record.restored, {member})
+    end
+  end
+  local idle = advancing.idle_ones(driven)
+  advancing.each_materialized(driven, function(member, s, rule, _, i)
+    if not values.above(watermarks[member], s.own) then return end
+    s.own = watermarks[member]
+    advancing.place(member, s, rule, idle[i])
+    history.add(record.restored, {member})
+  end)
+end
+
+function commands.restore()
+  return steps.run({
+    function(record)
+      reply.load()
+      if job.is_complete then values.refuse('job_complete') end
+      record.restored, record.lowest = history.summary(), math.huge
+    end,
+    check_known,
+    function(record)
+      return steps.members(record, function(piece) restore(record, piece) end)
+    end,
+    function(record)
+      if record.restored.count == 0 then return end
+      return steps.each(record, advancing.sets(), function(members)
+        advancing.each_materialized(members, function(_, s)
+          record.lowest = math.min(record.lowest, s.own or -math.huge)
+        end)
+      end)
+    end,
+    function(record)
+      if record.restored.count == 0 then return reply.finish({applied = false}) end
+      local lowest = record.lowest
+      job.evaluate_each, job.evaluation_due = 1, 1
+      for _, name in ipairs({key.active, key.frozen}) do
+        local first, watermark = values.lowest_of(name)
+        if first then lowest = math.min(lowest, watermark or -math.huge) end
+      end
+      history.write_action('restore', args.query, record.restored)
+      lowest = holds.cap(lowest)
+      if lowest > -math.huge then emission.advance(lowest) end
+      emission.emit()
+      return reply.finish({applied = true})
+    end,
+  })
+end
+
+-- Idle: make substreams idle, so that they do not hold the watermark until their next event. If any substream is unknown or
+-- done, no substream changes.
+--
+-- args   query, members, actor, reason
+-- reply  applied
+-- errors substream_not_found, substream_done
+function commands.idle()
+  local query = args.query
+  return steps.run({
+    function(record)
+      reply.load()
+      record.idle, record.has_left = history.summary(), false
+    end,
+    check_known,
+    function(record)
+      return steps.check(record, function(piece)
+        return (bulk.split_by_set(key.done, piece.members))
+      end, function(done)
+        values.refuse('substream_done', {query = query, substreams = done})
+      end)
+    end,
+    function(record)
+      return steps.members(record, function(piece)
+        local active = bulk.split_by_set(key.last_events(query), piece.members)
+        local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
+        bulk.zadd_all(key.forced_idle, 1, piece.members)
+        history.add(record.idle, active)
+        record.has_left = record.has_left or has_left
+      end)
+    end,
+    function(record)
+      if record.idle.count > 0 then history.write_action('idle', query, record.idle) end
+      evaluate.evaluate(record.has_left)
+      return reply.finish({applied = record.idle.count > 0})
+    end,
+  })
+end
+
+-- Done: end substreams, so that they never hold the watermark again. If any substream is unknown, no substream changes.
+--
+-- args   query, members, actor, reason
+-- reply  applied
+-- errors substream_not_found
+function commands.done()
+  local query = args.query
+  return steps.run({
+    function(record)
+      reply.load()
+      record.done = history.summary()
+    end,
+    check_known,
+    function(record)
+      return steps.members(record, function(piece)
+        assert(not state.changes.is_plain)
+        local _, new = bulk.split_by_set(key.done, piece.members)
+        local active, idle = bulk.split_by_set(key.last_events(query), new)
+        bulk.zadd_each(key.done, bulk.zmscore(key.last_events(query), active), active)
+        bulk.zadd_each(key.done, bulk.zmscore(key.idle(query), idle), idle)
+        idleness.freeze(active)
+        idleness.freeze((bulk.split(idle, advancing.idle_ones(idle))))
+        bulk.zadd_all(key.since, job.now, new)
+        for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, new) end
+        bulk.hdel(key.clock_driven, new)
+        history.add(record.done, new)
+      end)
+    end,
+    function(record)
+      if record.done.count > 0 then history.write_action('done', query, record.done) end
+      evaluate.evaluate(true)
+      return reply.finish({applied = record.done.count > 0})
+    end,
+  })
+end
+
+-- The removal of substreams
+local ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future', 'diverted'}
+
+-- Return the fields of members in key.rows.
+local function row_fields(class, members)
+  local fields = {}
+  for i, member in ipairs(members) do fields[i] = class .. ' ' .. member end
+  return fields
+end
+
+-- Return the watermark of each member, or false.
+local function watermarks_of(members)
+  local active, frozen, driven, found = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}, {}
+  for i, member in ipairs(members) do
+    if active[i] or frozen[i] then
+      found[i] = number(active[i] or frozen[i]) or false
+    else
+      driven[#driven + 1] = member
+      found[i] = false
+    end
+  end
+  for at, packed in ipairs(bulk.hmget(key.clock_driven, driven)) do
+    if packed then
+      driven[driven[at]] = clock_driven.own_watermark(clock_driven.read(packed), policy.of(driven[at]))
+    end
+  end
+  for i, member in ipairs(members) do found[i] = found[i] or driven[member] or false end
+  return found
+end
+
+-- Return the highest watermark and the highest max event time of members, and of two earlier results.
+local function highest_of(members, watermark, event_time)
+  for _, value in ipairs(watermarks_of(members)) do watermark = highest(value or nil, watermark) end
+  for _, value in ipairs(max_event_times.of(members)) do event_time = highest(value or nil, event_time) end
+  return watermark, event_time
+end
+
+-- Remove known members of a query, in any state. Note their highest values in the record of the command, for
+-- lower_maxima().
+local function forget(record, query, members)
+  if #members == 0 then return end
+  record.removed_watermark, record.removed_event_time =
+    highest_of(members, record.removed_watermark, record.removed_event_time)
+  for _, name in ipairs({key.max_event_times, key.active, key.frozen, key.done, key.forced_idle, key.since,
+    key.last_events(query), key.idle(query)}) do
+    bulk.zrem(name, members)
+  end
+  advancing.remove(members)
+  for _, name in ipairs({key.clock_driven, key.delays, key.learned_lags}) do bulk.hdel(name, members) end
+  for _, class in ipairs(ROW_CLASSES) do bulk.hdel(key.rows, row_fields(class, members)) end
+end
+
+-- Let the maxima of the job be those of the remaining members, so that the removed ones never move it again. This is a
+-- phase (see steps.lua).
+-- Let the maxima of the job be those of the remaining members, so that the removed ones never move it again. This is a
+-- phase (see steps.lua).
+local function lower_maxima(record)
+  local watermark, event_time = record.removed_watermark, record.removed_event_time
+  local is_highest = watermark and not above(job.max_watermark, watermark)
+  local is_latest = event_time and event_time == job.max_event_time
+  if is_highest or is_latest then
+    local sets = advancing.sets()
+    sets[#sets + 1], sets[#sets + 2] = key.active, key.frozen
+    local remain = steps.each(record, sets, function(members)
+      record.left_watermark, record.left_event_time = highest_of(members, record.left_watermark, record.left_event_time)
+    end)
+    if remain then return true end
+  end
+  if is_latest then job.max_event_time = record.left_event_time end
+  if is_highest then
+    if above(job.max_watermark, record.left_watermark) then job.max_watermark = record.left_watermark end
+    local latest = highest(job.max_watermark, job.coalesced_watermark)
+    if above(job.merged_highest, latest) then job.merged_highest = latest end
+  end
+  -- A cell up to this watermark may be of a removed substream. Without the cell, retention acts later.
+  for i, cell in ipairs(watermark and job.retention and job.retention.cells or {}) do
+    if cell and cell <= watermark then job.retention.cells[i] = false end
+  end
+end
+
+-- Evict: remove substreams; ignore unknown substreams.
+--
+-- args   query, members, actor, reason
+-- reply  applied
+function commands.evict()
+  return steps.run({
+    function(record)
+      reply.load()
+      record.evicted = history.summary()
+    end,
+    function(record)
+      return steps.members(record, function(piece)
+        local known = membership.split(piece.members)
+        forget(record, args.query, known)
+        history.add(record.evicted, known)
+      end)
+    end,
+    lower_maxima,
+    function(record)
+      if record.evicted.count > 0 then history.write_action('evict', args.query, record.evicted) end
+      evaluate.evaluate(true)
+      return reply.finish({applied = record.evicted.count > 0})
+    end,
+  })
+end
+
+-- Retire: end a query: abandon its open batch, and move its substreams to a successor or evict them. A query that is its own
+-- successor keeps its substreams and may begin on another checkpoint.
+--
+-- args   query, successor (absent: evict), actor, reason
+-- reply  applied
+-- errors query_not_found
+
+-- Move members of a sorted set to another set under other names. score (absent: the present one): their new score.
+-- Move members of a sorted set to another set under other names. score (absent: the present one): their new score.
+local function move(from_key, to_key, from, to, score)
+  local present, moved = {}, {}
+  for i, present_score in ipairs(bulk.zmscore(from_key, from)) do
+    if present_score then
+      present[#present + 1] = from[i]
+      moved[#moved + 1], moved[#moved + 2] = score or present_score, to[i]
+    end
+  end
+  bulk.zrem(from_key, present)
+  bulk.zadd(to_key, nil, moved)
+end
+
+local function move_fields(name_, from, to)
+  local moved = {}
+  for i, value in ipairs(bulk.hmget(name_, from)) do
+    if value then moved[#moved + 1], moved[#moved + 2] = to[i], value end
+  end
+  bulk.hset(name_, moved)
+  bulk.hdel(name_, from)
+end
+
+-- Move substreams with their states to the successor; their silence starts now.
+local function hand_over(from, to)
+  local name, successor = args.query, args.successor
+  local now = queries.observed_time(successor)
+  redis.call('SADD', key.query_names, successor)
+  observation.remove_placeholder(successor)
+  local sets = {key.max_event_times, key.active, key.frozen, key.forced_idle, key.since, key.constant, key.advancing,
+    key.next_change, key.idle_constant, key.idle_advancing, key.idle_lagged}
+  for _, limit in ipairs(constants.POLICY_LIMITS) do sets[#sets + 1] = key.lagged(limit) end
+  for _, set in ipairs(sets) do move(set, set, from, to) end
+  move(key.done, key.done, from, to, now)
+  move(key.last_events(name), key.last_events(successor), from, to, now)
+  move(key.idle(name), key.idle(successor), from, to, now)
+  for _, hash in ipairs({key.clock_driven, key.delays, key.learned_lags}) do move_fields(hash, from, to) end
+  for _, class in ipairs(ROW_CLASSES) do  -- add the counters of members to those under other names
+    local fields, new_fields = row_fields(class, from), row_fields(class, to)
+    for i, rows in ipairs(bulk.hmget(key.rows, fields)) do
+      if rows then bulk.add(key.rows, new_fields[i], rows) end
+    end
+    bulk.hdel(key.rows, fields)
+  end
+end
+
+-- Move members to the successor, unless it has substreams with their names; evict the others. Return their number.
+local function remove(record, members)
+  if args.successor then
+    local names, from, to = {}, {}, {}
+    for i, member in ipairs(members) do names[i] = args.successor .. '/' .. policy.name_of(member) end
+    for i, is_taken in ipairs(membership.known(names)) do
+      if not is_taken then from[#from + 1], to[#to + 1] = members[i], names[i] end
+    end
+    if #from > 0 then hand_over(from, to) end
+  end
+  forget(record, args.query, members)
+  history.add(record.removed, members)
+  return #members
+end
+
+-- Return the members of a list that belong to a query.
+-- Return the members of a list that belong to a query.
+local function of_query(query, members)
+  local own, prefix = {}, query .. '/'
+  for _, member in ipairs(members) do
+    if string.sub(member, 1, #prefix) == prefix then own[#own + 1] = member end
+  end
+  return own
+end
+
+function commands.retire()
+  local name, successor = args.query, args.successor
+  return steps.run({
+    function(record)
+      clock.read()
+      record.removed = history.summary()
+    end,
+    function(record)  -- a query may have done substreams only
+      return steps.each(record, {key.done}, function(members)
+        record.has_done = record.has_done or #of_query(name, members) > 0
+      end)
+    end,
+    function(record)
+      clock.advance(clock.now())
+      reply.remember()
+      local query, is_missing = queries.get(name), redis.call('SISMEMBER', key.missing_queries, name) == 1
+      local is_empty = not record.has_done and not is_missing
+        and redis.call('EXISTS', key.last_events(name), key.idle(name)) == 0
+      if is_empty and not query.run_id then values.refuse('query_not_found', {query = name}) end
+      if is_empty and query.retired then return reply.finish({applied = false}) end
+      if successor == name then
+        local applied = query.open
+        if applied then
+          batches.give_up(query)
+          history.write_action('hand_over', name, nil, 'successor', successor)
+        end
+        evaluate.evaluate(true)
+        return reply.finish({applied = applied})
+      end
+      if not query.run_id then  -- the query has made no call: store it as retired
+        redis.call('ZADD', key.queries, 'NX', job.now, name)
+        redis.call('SADD', key.query_names, name)
+        query.query_id, query.run_id, query.last_contact = '', '', job.now
+      end
+      batches.give_up(query)
+      redis.call('ZREM', key.last_seen, name)
+      observation.remove_placeholder(name)
+    end,
+    function(record)
+      return steps.each(record, {key.last_events(name), key.idle(name)}, function(members)
+        return remove(record, members)
+      end)
+    end,
+    function(record)
+      return steps.each(record, {key.done}, function(members) return remove(record, of_query(name, members)) end)
+    end,
+    lower_maxima,
+    function(record)
+      history.write_action(successor and 'hand_over' or 'retire', name, record.removed, 'successor', successor)
+      evaluate.evaluate(true)
+      return reply.finish({applied = true})
+    end,
+  })
+end
+
+-- Hold: keep C, and therefore W, at or below a value. A repeated hold expires at the later of the two times.
+--
+-- args   hold, at_most, duration_ms (absent: until the hold is released), actor, reason
+-- reply  applied
+-- errors job_complete, hold_exists
+function commands.hold()
+  local hold, duration = args.hold, args.duration_ms
+  reply.load()
+  assert(not state.changes.is_plain)
+  if job.is_complete then values.refuse('job_complete') end
+  local present = number(redis.call('ZSCORE', key.holds, hold))
+  local expires = number(redis.call('ZSCORE', key.hold_expiry, hold))
+  local in_force = present and (not expires or expires > job.observed_now)
+  if in_force and present ~= args.at_most then values.refuse('hold_exists', {hold = hold, at_most = present}) end
+  if in_force and not (expires and (not duration or job.observed_now + duration > expires)) then
+    return reply.finish({applied = false})
+  end
+  if present and not in_force then job.evaluation_due = 1 end  -- the expired hold no longer limits C
+  holds.remove(hold)
+  redis.call('ZADD', key.holds, args.at_most, hold)
+  if duration then redis.call('ZADD', key.hold_expiry, job.observed_now + duration, hold) end
+  redis.call('HSET', key.hold_reasons, hold, args.reason)
+  history.write_action('hold', nil, nil, 'hold', hold, 'at_most', args.at_most)
+  return reply.finish({applied = true})
+end
+
+-- Release: end a hold before it expires.
+--
+-- args   hold, actor, reason
+-- errors hold_not_found
+function commands.release()
+  reply.load()
+  if not redis.call('ZSCORE', key.holds, args.hold) then values.refuse('hold_not_found', {hold = args.hold}) end
+  holds.remove(args.hold)
+  history.write_action('release', nil, nil, 'hold', args.hold)
+  evaluate.evaluate()
+  return reply.finish()
+end
+
+-- Complete: end the input of a job: all substreams become done. Regardless of the throttle, C moves to the end of the last
+-- frame that has events or begins before up_to. If the job is already complete, C moves only if up_to is above C.
+--
+-- args   up_to (absent: up to the last event), actor, reason
+-- reply  applied
+-- errors batch_open, hold_active
+function commands.complete()
+  local up_to = args.up_to
+  reply.load()
+  if job.is_complete and not (up_to and above(up_to, job.coalesced_watermark)) then return reply.finish({applied = false}) end
+  local open = redis.call('ZRANGE', key.open_batches, 0, -1)
+  if #open > 0 then
+    table.sort(open, values.sorts_before)
+    values.refuse('batch_open', {query = open[1], batch_id = queries.get(open[1]).latest})
+  end
+  for _, hold in ipairs(redis.call('ZRANGE', key.holds, 0, -1)) do
+    local expires = number(redis.call('ZSCORE', key.hold_expiry, hold))
+    if not expires or expires > job.observed_now then
+      values.refuse('hold_active', {hold = hold, at_most = tonumber(redis.call('ZSCORE', key.holds, hold))})
+    end
+  end
+  emission.advance(throttle.candidate(job.max_watermark))
+  local last = job.max_event_time
+  if up_to and above(up_to - 1, last) then last = math.max(up_to - 1, -values.HIGHEST) end
+  if last then emission.advance(throttle.end_after(last)) end
+  emission.raise_watermark(job.coalesced_watermark)
+  if not job.is_complete then job.is_complete, job.completed = 1, job.observed_now end
+  history.write_action('complete', nil, nil, 'up_to', up_to)
+  return reply.finish({applied = true})
+end
+
+-- Reopen: accept input again in a complete job. The watermark does not go back.
+--
+-- args   actor, reason
+-- reply  applied
+function commands.reopen()
+  reply.load()
+  if not job.is_complete then return reply.finish({applied = false}) end
+  -- The job refused reports while it was complete, so this time does not count as silence.
+  job.unattended = job.unattended + (job.observed_now - job.completed)
+  job.is_complete, job.observed_now = nil, job.completed
+  history.write_action('reopen')
+  -- While the job was complete, idle clocks may have advanced, but no substream became idle.
+  local has_left = idleness.time_out_queries()
+  for _, query in ipairs(redis.call('SMEMBERS', key.query_names)) do
+    has_left = idleness.expire(query, queries.get(query).idle_clock) or has_left
+  end
+  evaluate.evaluate(has_left)
+  return reply.finish({applied = true})
+end

@@ -1,0 +1,51 @@
+-- @include steps
+-- Calls that coordinators make for themselves: take jobs that are due, sweep them, and confirm writes.
+local job = state.job
+
+-- Due: record that a coordinator serves the jobs of a bucket, and take jobs that are due for a sweep.
+--
+-- A taken job is due again after args.lease_ms, unless its sweep schedules it. Coordinators therefore sweep different
+-- jobs, and another one sweeps the jobs of a coordinator that stops.
+--
+-- args   by_ms (processing time until which jobs are due), limit, lease_ms
+-- reply  jobs (the taken jobs, earliest first)
+function commands.due()
+  local now = clock.now()
+  clock.attend(now)
+  local jobs = redis.call('ZRANGE', key.sweeps, '-inf', args.by_ms, 'BYSCORE', 'LIMIT', 0, args.limit)
+  for _, name in ipairs(jobs) do redis.call('ZADD', key.sweeps, now + args.lease_ms, name) end
+  return {map = {jobs = jobs}}
+end
+
+-- Sweep: evaluate a job because time has passed. Reads of a watermark also use this command, because watermarks may follow
+-- the clock. Runs in steps if the evaluation must poll many substreams.
+--
+-- args   is_read (absent: false)
+-- reply  unfinished (true: another sweep is due immediately)
+function commands.sweep()
+  return steps.run({
+    function(record)
+      reply.load()
+      record.polls, record.lowest = advancing.needs_steps(), math.huge
+      if record.polls then evaluate.exclude() end
+    end,
+    function(record)
+      if not record.polls then return end
+      local remain = steps.each(record, advancing.sets(), function(members)
+        record.lowest = math.min(record.lowest, advancing.poll(members, math.huge))
+      end)
+      if not remain then advancing.record_polls(record.lowest) end
+      return remain
+    end,
+    function()
+      if args.is_read then evaluate.sweep_for_read() else evaluate.sweep() end
+      return reply.finish({unfinished = job.evaluation_due and true or nil})
+    end,
+  })
+end
+
+-- Confirm: write a constant, so that a WAIT after this call waits for all earlier writes to the server.
+function commands.confirm()
+  redis.call('HSET', key.attendance, 'confirmed', 1)
+  return {map = {}}
+end

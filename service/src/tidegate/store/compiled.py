@@ -8,7 +8,7 @@ from tidegate.domain.config import JobConfig, Throttle
 from tidegate.domain.policies import Policy
 from tidegate.domain.values import declarations
 
-DERIVED = ("initial_lag", "limit", "accepts_watermarks", "late_share", "enough", "window", "slide")
+DERIVED = ("follows_clock", "initial_lag", "limit", "accepts_watermarks", "late_share", "enough", "window", "slide")
 """Derived values of a policy or a throttle that the functions need in addition to its parameters."""
 
 UNUSED = ("max_lag_ms",)

@@ -39,7 +39,7 @@ function state.decoded(compiled)
   if decoded[compiled] then return decoded[compiled] end
   local found = cjson.decode(compiled)
   for _, rule in ipairs(found.policies) do
-    rule.follows_clock = rule.limit ~= nil
+    if rule.follows_clock == nil then rule.follows_clock = rule.limit ~= nil end  -- the text is of an older version
     found.has_clock_driven = found.has_clock_driven or rule.follows_clock
   end
   if decoded_bytes + #compiled > MAX_DECODED_BYTES then decoded, decoded_bytes = {}, 0 end

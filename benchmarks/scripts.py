@@ -71,7 +71,7 @@ class Bench:
     def reports(self, k: int, merged: int) -> float:
         """Return the microseconds per report by the function, with ``merged`` reports in each call."""
         command = ("FCALL", library().function("report"), 3, job_key("reports"), SWEEPS, JOBS)
-        columns = {"watermarks": [], "min_event_times": [], "tokens": [], "now_ms": START}
+        columns = {"watermarks": [], "min_event_times": [], "tokens": [], "now_ms": START, "unscheduled": True}
 
         def calls(names: list[str], event_time: int) -> list[tuple[object, ...]]:
             arguments = columns | {"members": names, "max_event_times": [event_time] * len(names)}

@@ -239,6 +239,7 @@ class Functions:
         given = {
             **arguments,
             "now_ms": now_ms,
+            "unscheduled": None if now_ms is None else True,  # a test's clock is not that of the sweeper
             "latest_now_ms": None if self.guard is None else self.guard.latest_ms(),
         }
         if command not in READS:  # a read changes nothing, so it must not record an outage

@@ -121,7 +121,7 @@ end
 
 -- Make the job due for a sweep.
 function schedule.sweep_now()
-  if args.now_ms then return end
+  if args.unscheduled then return end
   redis.call('ZADD', key.sweeps, job.now, key.name)
   job.scheduled = job.now
 end
@@ -130,7 +130,7 @@ end
 -- that follows the clock once per interval.
 function schedule.update()
   job.next_change = next_change()
-  if args.now_ms then return end
+  if args.unscheduled then return end
   if not job.next_change then
     if job.scheduled then redis.call('ZREM', key.sweeps, key.name) end
     job.scheduled = nil

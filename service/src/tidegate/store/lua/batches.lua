@@ -177,9 +177,7 @@ local function joined_here(query)
 end
 
 -- Return the number of row counts that are staged, one per partition and member.
-local function count_staged(query)
-  return args.joined and args.joined.count or joined_here(query).count
-end
+local function count_staged(query) return args.joined and args.joined.count or joined_here(query).count end
 
 -- Record that no batch of a query is open, and discard the staged reports.
 local function close(query)
@@ -238,7 +236,6 @@ function batches.give_up(query)
 end
 
 -- Staged: return some of the staged reports of a query, which the coordinator joins before the batch commits.
---
 -- args   query, cursor (0: the first reports)
 -- reply  cursor (0: no more reports), reports: each with its order, and members, event_times, watermarks, counted, rows,
 --        future_rows, delayed and delays (columns)
@@ -253,7 +250,6 @@ end
 -- Begin: open a batch and pin its watermark, or return the pinned watermark of a batch that has already begun. The begin
 -- of a later batch commits the open batch, because Spark begins batch N only after batch N - 1 has returned. If the open
 -- batch is large, this runs in steps.
---
 -- args   token, run, batch_id, known (whether the client has a pinned watermark), pinned_watermark, keep, waited_ms,
 --        input_age_ms (absent: unknown),
 --        joined (absent: see to_join): version, and ranges of pieces
@@ -365,7 +361,6 @@ function commands.begin()
 end
 
 -- Stage: store the report of one partition until its batch commits.
---
 -- args   max_substreams, token, run, batch_id, partition; members, max_event_times, watermarks, rows, future_rows (columns;
 --        rows and future_rows may be empty); delayed, delays (columns: members, lists of alternating buckets and rows)
 -- reply  applied: false if the batch is already committed
@@ -400,7 +395,6 @@ function commands.stage()
 end
 
 -- Commit: apply the staged reports of a batch and account for its rows, exactly once. A large batch commits in steps.
---
 -- args   token, run, batch_id, waited_ms, reported (absent: unknown); members, counts (a column for each row class),
 --        disposition (dropped or diverted), hours_of_job and hours (see ledger.add), or stored pieces of these columns:
 --        stored, members (range); joined (absent: see to_join): version, count, and ranges of pieces
@@ -472,7 +466,6 @@ function commands.commit()
 end
 
 -- Heartbeat: advance the idle clock of a query that has processed all input and has no new data, unless a batch is open.
---
 -- args   token, run, observed_ms, waited_ms, after_batch (absent: no check)
 -- reply  applied: false if the clock did not advance
 -- errors query_fenced, query_retired, checkpoint_conflict

@@ -8,7 +8,6 @@ local number, score, highest, above = values.number, values.score, values.highes
 local job, config = state.job, state.config
 
 -- Report: apply event times and watermarks immediately, without a batch.
---
 -- args   max_substreams; tokens (of the clients that sent the reports); members, max_event_times, watermarks,
 --        min_event_times (columns); delayed, delays (columns: members, lists of alternating buckets and rows; may be
 --        absent); or stored pieces of these columns: stored, size (number of members), members and delayed (ranges)
@@ -88,9 +87,15 @@ local function check_known(record)
   end)
 end
 
+-- End an action on substreams. changed: a summary of the members that it has changed. has_left: see evaluate.evaluate.
+local function finish_action(action, changed, has_left)
+  if changed.count > 0 then history.write_action(action, args.query, changed) end
+  evaluate.evaluate(has_left)
+  return reply.finish({applied = changed.count > 0})
+end
+
 -- Declare: make substreams known before their first event, so that they hold the watermark from the start. The watermark
 -- does not move.
---
 -- args   max_substreams, query, members, max_event_times (columns; false: unknown), actor, reason
 -- reply  applied
 -- errors job_complete, too_many_substreams
@@ -110,7 +115,6 @@ local function changes_of(piece)
   return new, unseen
 end
 
--- Declare the members of a piece.
 local function declare(record, piece)
   local query, new, unseen = args.query, changes_of(piece)
   local observed = queries.observed_time(query)
@@ -137,21 +141,17 @@ function commands.declare()
       record.affected, record.active = history.summary(), history.summary()
       observation.look_for_room(record, args.size or #args.members)
     end,
-    function(record)
-      return steps.members(record, function(piece)
-        local new, unseen = changes_of(piece)
-        if #new > 0 and job.is_complete then values.refuse('job_complete') end
-        observation.count_new(record, query, piece.members)
-        observation.check(record, unseen)
-      end)
-    end,
+    steps.each_piece(function(record, piece)
+      local new, unseen = changes_of(piece)
+      if #new > 0 and job.is_complete then values.refuse('job_complete') end
+      observation.count_new(record, query, piece.members)
+      observation.check(record, unseen)
+    end),
     function(record)
       observation.refuse_if_full(record)
       if record.future then history.write_substreams('future', query, record.future) end
     end,
-    function(record)
-      return steps.members(record, function(piece) declare(record, piece) end)
-    end,
+    steps.each_piece(declare),
     function(record)
       history.write_substreams('active', query, record.active)
       if record.is_observed then
@@ -167,7 +167,6 @@ end
 
 -- Restore: raise the watermarks of known substreams, and raise C to the lowest watermark of all substreams. Holds limit C;
 -- the throttle does not.
---
 -- args   query, members, watermarks (columns), actor, reason
 -- reply  applied
 -- errors job_complete, substream_not_found
@@ -214,9 +213,7 @@ function commands.restore()
       record.restored, record.lowest = history.summary(), math.huge
     end,
     check_known,
-    function(record)
-      return steps.members(record, function(piece) restore(record, piece) end)
-    end,
+    steps.each_piece(restore),
     function(record)
       if record.restored.count == 0 then return end
       return steps.each(record, advancing.sets(), function(members)
@@ -244,7 +241,6 @@ end
 
 -- Idle: make substreams idle, so that they do not hold the watermark until their next event. If any substream is unknown or
 -- done, no substream changes.
---
 -- args   query, members, actor, reason
 -- reply  applied
 -- errors substream_not_found, substream_done
@@ -263,25 +259,18 @@ function commands.idle()
         values.refuse('substream_done', {query = query, substreams = done})
       end)
     end,
-    function(record)
-      return steps.members(record, function(piece)
-        local active = bulk.split_by_set(key.last_events(query), piece.members)
-        local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
-        bulk.zadd_all(key.forced_idle, 1, piece.members)
-        history.add(record.idle, active)
-        record.has_left = record.has_left or has_left
-      end)
-    end,
-    function(record)
-      if record.idle.count > 0 then history.write_action('idle', query, record.idle) end
-      evaluate.evaluate(record.has_left)
-      return reply.finish({applied = record.idle.count > 0})
-    end,
+    steps.each_piece(function(record, piece)
+      local active = bulk.split_by_set(key.last_events(query), piece.members)
+      local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
+      bulk.zadd_all(key.forced_idle, 1, piece.members)
+      history.add(record.idle, active)
+      record.has_left = record.has_left or has_left
+    end),
+    function(record) return finish_action('idle', record.idle, record.has_left) end,
   })
 end
 
 -- Done: end substreams, so that they never hold the watermark again. If any substream is unknown, no substream changes.
---
 -- args   query, members, actor, reason
 -- reply  applied
 -- errors substream_not_found
@@ -293,26 +282,20 @@ function commands.done()
       record.done = history.summary()
     end,
     check_known,
-    function(record)
-      return steps.members(record, function(piece)
-        assert(not state.changes.is_plain)
-        local _, new = bulk.split_by_set(key.done, piece.members)
-        local active, idle = bulk.split_by_set(key.last_events(query), new)
-        bulk.zadd_each(key.done, bulk.zmscore(key.last_events(query), active), active)
-        bulk.zadd_each(key.done, bulk.zmscore(key.idle(query), idle), idle)
-        idleness.freeze(active)
-        idleness.freeze((bulk.split(idle, advancing.idle_ones(idle))))
-        bulk.zadd_all(key.since, job.now, new)
-        for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, new) end
-        bulk.hdel(key.clock_driven, new)
-        history.add(record.done, new)
-      end)
-    end,
-    function(record)
-      if record.done.count > 0 then history.write_action('done', query, record.done) end
-      evaluate.evaluate(true)
-      return reply.finish({applied = record.done.count > 0})
-    end,
+    steps.each_piece(function(record, piece)
+      assert(not state.changes.is_plain)
+      local _, new = bulk.split_by_set(key.done, piece.members)
+      local active, idle = bulk.split_by_set(key.last_events(query), new)
+      bulk.zadd_each(key.done, bulk.zmscore(key.last_events(query), active), active)
+      bulk.zadd_each(key.done, bulk.zmscore(key.idle(query), idle), idle)
+      idleness.freeze(active)
+      idleness.freeze((bulk.split(idle, advancing.idle_ones(idle))))
+      bulk.zadd_all(key.since, job.now, new)
+      for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, new) end
+      bulk.hdel(key.clock_driven, new)
+      history.add(record.done, new)
+    end),
+    function(record) return finish_action('done', record.done, true) end,
   })
 end
 
@@ -326,29 +309,9 @@ local function row_fields(class, members)
   return fields
 end
 
--- Return the watermark of each member, or false.
-local function watermarks_of(members)
-  local active, frozen, driven, found = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}, {}
-  for i, member in ipairs(members) do
-    if active[i] or frozen[i] then
-      found[i] = number(active[i] or frozen[i]) or false
-    else
-      driven[#driven + 1] = member
-      found[i] = false
-    end
-  end
-  for at, packed in ipairs(bulk.hmget(key.clock_driven, driven)) do
-    if packed then
-      driven[driven[at]] = clock_driven.own_watermark(clock_driven.read(packed), policy.of(driven[at]))
-    end
-  end
-  for i, member in ipairs(members) do found[i] = found[i] or driven[member] or false end
-  return found
-end
-
 -- Return the highest watermark and the highest max event time of members, and of two earlier results.
 local function highest_of(members, watermark, event_time)
-  for _, value in ipairs(watermarks_of(members)) do watermark = highest(value or nil, watermark) end
+  for _, value in ipairs(advancing.watermarks(members)) do watermark = highest(value or nil, watermark) end
   for _, value in ipairs(max_event_times.of(members)) do event_time = highest(value or nil, event_time) end
   return watermark, event_time
 end
@@ -368,8 +331,6 @@ local function forget(record, query, members)
   for _, class in ipairs(ROW_CLASSES) do bulk.hdel(key.rows, row_fields(class, members)) end
 end
 
--- Let the maxima of the job be those of the remaining members, so that the removed ones never move it again. This is a
--- phase (see steps.lua).
 -- Let the maxima of the job be those of the remaining members, so that the removed ones never move it again. This is a
 -- phase (see steps.lua).
 local function lower_maxima(record)
@@ -397,7 +358,6 @@ local function lower_maxima(record)
 end
 
 -- Evict: remove substreams; ignore unknown substreams.
---
 -- args   query, members, actor, reason
 -- reply  applied
 function commands.evict()
@@ -406,42 +366,21 @@ function commands.evict()
       reply.load()
       record.evicted = history.summary()
     end,
-    function(record)
-      return steps.members(record, function(piece)
-        local known = membership.split(piece.members)
-        forget(record, args.query, known)
-        history.add(record.evicted, known)
-      end)
-    end,
+    steps.each_piece(function(record, piece)
+      local known = membership.split(piece.members)
+      forget(record, args.query, known)
+      history.add(record.evicted, known)
+    end),
     lower_maxima,
-    function(record)
-      if record.evicted.count > 0 then history.write_action('evict', args.query, record.evicted) end
-      evaluate.evaluate(true)
-      return reply.finish({applied = record.evicted.count > 0})
-    end,
+    function(record) return finish_action('evict', record.evicted, true) end,
   })
 end
 
 -- Retire: end a query: abandon its open batch, and move its substreams to a successor or evict them. A query that is its own
 -- successor keeps its substreams and may begin on another checkpoint.
---
 -- args   query, successor (absent: evict), actor, reason
 -- reply  applied
 -- errors query_not_found
-
--- Move members of a sorted set to another set under other names. score (absent: the present one): their new score.
--- Move members of a sorted set to another set under other names. score (absent: the present one): their new score.
-local function move(from_key, to_key, from, to, score)
-  local present, moved = {}, {}
-  for i, present_score in ipairs(bulk.zmscore(from_key, from)) do
-    if present_score then
-      present[#present + 1] = from[i]
-      moved[#moved + 1], moved[#moved + 2] = score or present_score, to[i]
-    end
-  end
-  bulk.zrem(from_key, present)
-  bulk.zadd(to_key, nil, moved)
-end
 
 local function move_fields(name_, from, to)
   local moved = {}
@@ -461,10 +400,10 @@ local function hand_over(from, to)
   local sets = {key.max_event_times, key.active, key.frozen, key.forced_idle, key.since, key.constant, key.advancing,
     key.next_change, key.idle_constant, key.idle_advancing, key.idle_lagged}
   for _, limit in ipairs(constants.POLICY_LIMITS) do sets[#sets + 1] = key.lagged(limit) end
-  for _, set in ipairs(sets) do move(set, set, from, to) end
-  move(key.done, key.done, from, to, now)
-  move(key.last_events(name), key.last_events(successor), from, to, now)
-  move(key.idle(name), key.idle(successor), from, to, now)
+  for _, set in ipairs(sets) do bulk.zmove(set, set, from, to) end
+  bulk.zmove(key.done, key.done, from, to, now)
+  bulk.zmove(key.last_events(name), key.last_events(successor), from, to, now)
+  bulk.zmove(key.idle(name), key.idle(successor), from, to, now)
   for _, hash in ipairs({key.clock_driven, key.delays, key.learned_lags}) do move_fields(hash, from, to) end
   for _, class in ipairs(ROW_CLASSES) do  -- add the counters of members to those under other names
     local fields, new_fields = row_fields(class, from), row_fields(class, to)
@@ -490,7 +429,6 @@ local function remove(record, members)
   return #members
 end
 
--- Return the members of a list that belong to a query.
 -- Return the members of a list that belong to a query.
 local function of_query(query, members)
   local own, prefix = {}, query .. '/'
@@ -556,7 +494,6 @@ function commands.retire()
 end
 
 -- Hold: keep C, and therefore W, at or below a value. A repeated hold expires at the later of the two times.
---
 -- args   hold, at_most, duration_ms (absent: until the hold is released), actor, reason
 -- reply  applied
 -- errors job_complete, hold_exists
@@ -582,7 +519,6 @@ function commands.hold()
 end
 
 -- Release: end a hold before it expires.
---
 -- args   hold, actor, reason
 -- errors hold_not_found
 function commands.release()
@@ -596,7 +532,6 @@ end
 
 -- Complete: end the input of a job: all substreams become done. Regardless of the throttle, C moves to the end of the last
 -- frame that has events or begins before up_to. If the job is already complete, C moves only if up_to is above C.
---
 -- args   up_to (absent: up to the last event), actor, reason
 -- reply  applied
 -- errors batch_open, hold_active
@@ -626,7 +561,6 @@ function commands.complete()
 end
 
 -- Reopen: accept input again in a complete job. The watermark does not go back.
---
 -- args   actor, reason
 -- reply  applied
 function commands.reopen()

@@ -98,9 +98,7 @@ function sketch.bucket_of(delay)
   return high
 end
 
-function sketch.typical(bucket)
-  return math.floor(sketch.edges()[bucket] * 2 / (GAMMA + 1) + 0.5)
-end
+function sketch.typical(bucket) return math.floor(sketch.edges()[bucket] * 2 / (GAMMA + 1) + 0.5) end
 
 function sketch.decayed(weight, steps)
   local halvings = math.floor(steps / STEPS)
@@ -109,9 +107,7 @@ function sketch.decayed(weight, steps)
 end
 
 -- Return an eighth of the half-life.
-function sketch.step()
-  return math.max(1, math.floor(config.delay_half_life_ms / STEPS))
-end
+function sketch.step() return math.max(1, math.floor(config.delay_half_life_ms / STEPS)) end
 
 -- Return the number of whole steps in a time, exact on doubles.
 function sketch.steps_in(time, step)
@@ -126,9 +122,7 @@ function sketch.unpack(packed)
   return {step = kept[1], position = kept[2], buckets = kept[3], weights = kept[4]}
 end
 
-function sketch.pack(s)
-  return cmsgpack.pack({s.step, s.position, s.buckets, s.weights})
-end
+function sketch.pack(s) return cmsgpack.pack({s.step, s.position, s.buckets, s.weights}) end
 
 -- Decay to a max event time; return the number of steps.
 function sketch.decay_to(s, max_event_time)
@@ -172,9 +166,7 @@ local function bound(s)
   s.buckets, s.weights = buckets, weights
 end
 
-local function weight_of_rows(count)
-  return math.min(count, MAX_WEIGHT / ROW) * ROW
-end
+local function weight_of_rows(count) return math.min(count, MAX_WEIGHT / ROW) * ROW end
 
 -- Add rows by bucket.
 function sketch.add(s, rows)

@@ -44,7 +44,6 @@ local function expect_queries(has_done)
 end
 
 -- Configure: create a job, or change its configuration. A change runs in steps (see steps.lua).
---
 -- args   version (see check_version; absent: create a job), state_epoch, config (JSON text, as the client sent it),
 --        compiled_config (JSON text), max_jobs, quota (prefix, jobs), actor, reason; on a Redis Cluster also
 --        jobs_elsewhere and in_quota_elsewhere, the numbers of jobs in other buckets
@@ -264,7 +263,6 @@ local function remove_all()
 end
 
 -- Reset: start a new incarnation under the same configuration, without a watermark. The history and the timeline stay.
---
 -- args   state_epoch, actor, reason
 function commands.reset()
   state.changes.is_step = true  -- also during another command's steps, whose remaining steps are then lost
@@ -280,7 +278,6 @@ end
 
 -- Delete: delete a job and its data. A tombstone stays for some time, so that reports are refused. The highest incarnation
 -- of all deleted jobs stays, so that a create starts a new incarnation.
---
 -- args   version (see check_version), tombstones (number of tombstones that stay)
 -- errors job_not_found, revision_mismatch; a repeated delete succeeds
 

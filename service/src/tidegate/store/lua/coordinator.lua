@@ -6,7 +6,6 @@ local job = state.job
 --
 -- A taken job is due again after args.lease_ms, unless its sweep schedules it. Coordinators therefore sweep different
 -- jobs, and another one sweeps the jobs of a coordinator that stops.
---
 -- args   by_ms (processing time until which jobs are due), limit, lease_ms
 -- reply  jobs (the taken jobs, earliest first)
 function commands.due()
@@ -19,7 +18,6 @@ end
 
 -- Sweep: evaluate a job because time has passed. Reads of a watermark also use this command, because watermarks may follow
 -- the clock. Runs in steps if the evaluation must poll many substreams.
---
 -- args   is_read (absent: false)
 -- reply  unfinished (true: another sweep is due immediately)
 function commands.sweep()

@@ -61,24 +61,16 @@ local function run(cap, is_sweep, has_left)
 end
 
 -- Evaluate the job after a change. has_left: a substream that follows the clock became idle in this command.
-function evaluate.evaluate(has_left)
-  run(nil, false, has_left)
-end
+function evaluate.evaluate(has_left) run(nil, false, has_left) end
 
 -- Evaluate the job after a report without a batch. cap: the lowest event time of the report.
-function evaluate.after_report(cap)
-  run(cap, false)
-end
+function evaluate.after_report(cap) run(cap, false) end
 
 -- Evaluate the job because time has passed. Retention acts in sweeps only.
-function evaluate.sweep()
-  run(nil, true)
-end
+function evaluate.sweep() run(nil, true) end
 
 -- Evaluate the job before a read. An empty job has nothing to evaluate, and a read of it records nothing.
-function evaluate.sweep_for_read()
-  if job.all_idle or membership.count() > 0 then run(nil, true) end
-end
+function evaluate.sweep_for_read() if job.all_idle or membership.count() > 0 then run(nil, true) end end
 
 -- Holds and open batches: what keeps C or W back until it ends
 
@@ -152,9 +144,7 @@ local function freeze_clock_driven(members)
 end
 
 -- Remove members from the merge for good. Their watermarks stay constant.
-function idleness.freeze(members)
-  freeze_clock_driven(freeze_flat(members))
-end
+function idleness.freeze(members) freeze_clock_driven(freeze_flat(members)) end
 
 -- Make active members of a query idle. last_events: their last events. Return whether any member follows the clock.
 function idleness.set_idle(query, members, last_events)
@@ -221,28 +211,21 @@ end
 -- Make idle members active, with their stored watermarks. under_new_lag: raise each watermark to max event time - lag,
 -- because the lag may have changed.
 function idleness.activate(query, members, under_new_lag)
-  local idle, active, last_events = bulk.zmscore(key.idle(query), members), {}, {}
-  for i, member in ipairs(members) do
-    if idle[i] then
-      active[#active + 1] = member
-      last_events[#last_events + 1], last_events[#last_events + 2] = idle[i], member
-    end
-  end
+  local active = bulk.split_by_set(key.idle(query), members)
   if #active == 0 then return active end
   local flat, clock_driven_ones = policy.by_kind(active)
   local watermarks, event_times = bulk.zmscore(key.frozen, flat), max_event_times.of(flat)
-  local scored = {}
   for i, member in ipairs(flat) do
     local watermark, max_event_time = number(watermarks[i]), event_times[i]
     local lag = under_new_lag and max_event_time and policy.flat_lag(policy.of(member), member)
     if lag then watermark = highest(watermark, values.minus(max_event_time, lag)) end
-    scored[#scored + 1], scored[#scored + 2] = score(watermark), member
+    watermarks[i] = score(watermark)
   end
-  bulk.zadd(key.active, nil, scored)
+  bulk.zadd_each(key.active, watermarks, flat)
   max_event_times.store(flat, event_times)
   if #clock_driven_ones > 0 then advancing.make_active(clock_driven_ones) end
-  bulk.zadd(key.last_events(query), nil, last_events)
-  for _, name in ipairs({key.frozen, key.idle(query), key.forced_idle}) do bulk.zrem(name, active) end
+  bulk.zmove(key.idle(query), key.last_events(query), active)
+  for _, name in ipairs({key.frozen, key.forced_idle}) do bulk.zrem(name, active) end
   bulk.zadd_all(key.since, job.now, active)
   return active
 end
@@ -328,9 +311,7 @@ function emission.merge(cap, is_sweep, has_left)
 end
 
 -- Return the value that C would have without the throttle.
-function emission.merged_watermark()
-  return highest(job.merged_highest, job.coalesced_watermark)
-end
+function emission.merged_watermark() return highest(job.merged_highest, job.coalesced_watermark) end
 
 -- Raise C to a watermark; a lower watermark changes nothing.
 function emission.advance(coalesced_watermark)
@@ -382,18 +363,8 @@ end
 -- Return the active substream with the lowest watermark, and that watermark at the last evaluation; nil if no substream
 -- is active.
 function emission.slowest()
-  local member, watermark
-  for _, set in ipairs(emission.active_sets()) do
-    local other, value = values.lowest_of(set[1])
-    if other then
-      value = value and math.min(value + set[2], values.HIGHEST) or -math.huge
-      if not member or value < watermark or (value == watermark and values.sorts_before(other, member)) then
-        member, watermark = other, value
-      end
-    end
-  end
-  if watermark == -math.huge then watermark = nil end
-  return member, watermark
+  local first = emission.slowest_first(emission.active_sets(), 1)[1]
+  if first then return first.member, first.watermark > -math.huge and first.watermark or nil end
 end
 
 -- Add the latency of the event times in (before, C] to the statistics.

@@ -22,14 +22,10 @@ function history.write(kind, ...)
 end
 
 -- Wake the clients that wait for records.
-function history.announce()
-  redis.call('PUBLISH', key.wake .. key.name, '')
-end
+function history.announce() redis.call('PUBLISH', key.wake .. key.name, '') end
 
 -- Return an empty summary: the number of members, and the first members. A command in steps stores a summary only.
-function history.summary()
-  return {count = 0, first = {}}
-end
+function history.summary() return {count = 0, first = {}} end
 
 -- Add members to a summary.
 function history.add(summary, members)
@@ -62,17 +58,13 @@ function history.write_action(action, query, members, ...)
 end
 
 -- Count one action of a limit.
-function history.count_limit(limit)
-  redis.call('HINCRBY', key.job, 'limit ' .. limit, 1)
-end
+function history.count_limit(limit) redis.call('HINCRBY', key.job, 'limit ' .. limit, 1) end
 
 -- The timeline: the watermark and its holder at regular processing times. Each interval has its own list of samples.
 local INTERVALS, KEPT = constants.SAMPLE_INTERVALS_MS, constants.SAMPLES_KEPT
 local SHORTEST = INTERVALS[1]  -- divides the others
 
-local function start_of(interval, time)
-  return time - values.modulo(time, interval)
-end
+local function start_of(interval, time) return time - values.modulo(time, interval) end
 
 -- Append a sample for each interval that has none yet. After its creation, an empty job has no samples. A sample is
 -- '<time> <watermark> <reason> <query> <name>'.

@@ -57,9 +57,7 @@ function state.configure(compiled)
 end
 
 -- Make the next call read the configuration, even if its text is unchanged. A command that changes config calls this.
-function state.forget_config()
-  in_force = nil
-end
+function state.forget_config() in_force = nil end
 
 -- The job
 
@@ -136,9 +134,7 @@ function queries.save()
 end
 
 -- Ignore the changes of all queries, which were removed.
-function queries.forget()
-  state.changes.queries, state.changes.stored_queries = {}, {}
-end
+function queries.forget() state.changes.queries, state.changes.stored_queries = {}, {} end
 
 -- Return the observed time of a query, and the duration of its outages. Reports without batches ('') use the observed
 -- time and the outages of the job. A late report of an outage does not move the time back.

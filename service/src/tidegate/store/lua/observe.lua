@@ -8,9 +8,7 @@ local observation, delays = {}, {}
 
 -- Checks
 
-local function accepts_watermarks(member)
-  return policy.of(member).accepts_watermarks
-end
+local function accepts_watermarks(member) return policy.of(member).accepts_watermarks end
 
 -- Return the members with a watermark but no event time whose policies do not accept watermarks.
 local function without_event_time(members, event_times, watermarks)
@@ -236,17 +234,15 @@ end
 -- Apply event times under learned lags. A shorter lag also raises a watermark.
 local function observe_targets(names, times)
   local before, lags, watermarks = bulk.zmscore(key.max_event_times, names), policy.lags_of(names), {}
-  for i, member in ipairs(names) do
-    watermarks[2 * i - 1], watermarks[2 * i] = score(minus(highest(times[i], number(before[i])), lags[i])), member
-  end
-  bulk.zadd(key.active, 'GT', watermarks)
+  for i = 1, #names do watermarks[i] = score(minus(highest(times[i], number(before[i])), lags[i])) end
+  bulk.zadd_each(key.active, watermarks, names, 'GT')
   raise_max_event_times(names, times)
 end
 
 local function observe_reported(names, times, reported)
   local watermarks = {}
-  for i, member in ipairs(names) do watermarks[2 * i - 1], watermarks[2 * i] = score(reported[i]), member end
-  bulk.zadd(key.active, 'GT', watermarks)
+  for i = 1, #names do watermarks[i] = score(reported[i]) end
+  bulk.zadd_each(key.active, watermarks, names, 'GT')
   raise_max_event_times(names, times)
 end
 
@@ -254,15 +250,13 @@ end
 -- in `names`. Without one, a member stays idle if an operator made it idle. Return the members that became active.
 local function keep_alive(query, named, names, observed)
   if #names == #named then return idleness.reactivate(query, names) end
-  local has_effect, awake, scored = {}, {}, {}
+  local has_effect, awake = {}, {}
   for _, member in ipairs(names) do has_effect[member] = true end
   for i, reason in ipairs(bulk.zmscore(key.forced_idle, named)) do
-    local member = named[i]
-    if has_effect[member] or not reason or tonumber(reason) == 0 then awake[#awake + 1] = member end
-    scored[#scored + 1], scored[#scored + 2] = observed, member
+    if has_effect[named[i]] or not reason or tonumber(reason) == 0 then awake[#awake + 1] = named[i] end
   end
   local active = idleness.reactivate(query, awake)
-  bulk.zadd(key.last_events(query), 'XX', scored)
+  bulk.zadd_all(key.last_events(query), observed, named, 'XX')
   return active
 end
 
@@ -296,9 +290,9 @@ end
 
 -- Delays
 
--- Return the members that have rows, and their rows by bucket. A member may occur several times. The columns are lists
--- of alternating buckets and rows.
-local function rows_of(members, columns)
+-- Return the members that have rows, a max event time, and are not done; their max event times; and rows by member and
+-- bucket. A member may occur several times. The columns are lists of alternating buckets and rows.
+local function measured(members, columns)
   local names, rows = {}, {}
   for i, member in ipairs(members) do
     local pairs_ = columns[i]
@@ -307,19 +301,11 @@ local function rows_of(members, columns)
       for at = 1, #pairs_, 2 do rows[member][pairs_[at]] = (rows[member][pairs_[at]] or 0) + pairs_[at + 1] end
     end
   end
-  return names, rows
-end
-
--- Return the members that have a max event time and are not done, and their max event times.
-local function known_of(names)
-  local event_times, done = max_event_times.of(names), bulk.zmscore(key.done, names)
-  local known, known_times = {}, {}
+  local event_times, done, known, known_times = max_event_times.of(names), bulk.zmscore(key.done, names), {}, {}
   for i, member in ipairs(names) do
-    if event_times[i] and not done[i] then
-      known[#known + 1], known_times[#known + 1] = member, event_times[i]
-    end
+    if event_times[i] and not done[i] then known[#known + 1], known_times[#known + 1] = member, event_times[i] end
   end
-  return known, known_times
+  return known, known_times, rows
 end
 
 -- Return the distance of each member's watermark above the merged watermark: -1 if there is no merged watermark, false
@@ -339,8 +325,7 @@ end
 -- and a list of buckets and rows for each. merged: C without the throttle, when the batch began or before the report.
 local function pool(record, members, columns, merged)
   if #members == 0 then return end
-  local names, rows = rows_of(members, columns)
-  local known, known_times = known_of(names)
+  local known, known_times, rows = measured(members, columns)
   if #known == 0 then return end
   local ahead = ahead_of(known, known_times, merged)
   record.pooled, record.behind_merged = record.pooled or {}, record.behind_merged or {}
@@ -367,8 +352,7 @@ end
 
 -- Add the delays of rows to those of the members, and update learned lags. Return the members that discarded their lags.
 local function learn(members, columns)
-  local names, rows = rows_of(members, columns)
-  local known, known_times = known_of(names)
+  local known, known_times, rows = measured(members, columns)
   local pooled, relearning = sketch.unpack(redis.call('HGET', key.delays, 'pool')), {}
   for i, member in ipairs(known) do
     local own = sketch.unpack(redis.call('HGET', key.delays, member))

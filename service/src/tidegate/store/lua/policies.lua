@@ -12,13 +12,8 @@ local SLASH = 47
 -- names with each pattern. Their number is bounded, because maxmemory does not count this table.
 local remembered, size, MAX_REMEMBERED = {}, 0, 20000
 
-function policy.query_of(member)
-  return string.sub(member, 1, string.find(member, '/', 1, true) - 1)
-end
-
-function policy.name_of(member)
-  return string.sub(member, string.find(member, '/', 1, true) + 1)
-end
+function policy.query_of(member) return string.sub(member, 1, string.find(member, '/', 1, true) - 1) end
+function policy.name_of(member) return string.sub(member, string.find(member, '/', 1, true) + 1) end
 
 -- Return whether a name matches a pattern. pieces: the texts between the * of the pattern, which are searched once, from
 -- left to right. The first place of each piece leaves the most room for the next one, so no other place is tried.
@@ -60,9 +55,7 @@ function policy.among(policies, member)
   return of_name[name]
 end
 
-function policy.of(member)
-  return policy.among(config.policies, member)
-end
+function policy.of(member) return policy.among(config.policies, member) end
 
 -- Return the members whose policies do not follow the clock, and the other members, both in order.
 function policy.by_kind(members)
@@ -77,9 +70,7 @@ end
 
 -- The lag of a policy
 
-function policy.is_target(rule)
-  return rule.type == 'target_completeness'
-end
+function policy.is_target(rule) return rule.type == 'target_completeness' end
 
 -- Return a learned lag, limited to the range from floor to ceiling of its policy.
 function policy.within(rule, lag)
@@ -102,9 +93,7 @@ function policy.lags_of(members)
 end
 
 -- Return the lag of a policy under which a watermark is max event time - lag; nil for other policies.
-function policy.constant_lag(rule)
-  return rule.type == 'limiting_lag' and rule.initial_lag or nil
-end
+function policy.constant_lag(rule) return rule.type == 'limiting_lag' and rule.initial_lag or nil end
 
 -- Return the lag of a member whose watermark is always max event time - lag; nil for other policies.
 function policy.flat_lag(rule, member)
@@ -225,9 +214,7 @@ function wall_clock.at(s, rule, time, unattended)
   return highest(s.reached, minus(time + unattended, rule.wall_clock_lag_ms))
 end
 
-function wall_clock.poll(s, rule, time)
-  s.reached = wall_clock.at(s, rule, time, job.unattended)
-end
+function wall_clock.poll(s, rule, time) s.reached = wall_clock.at(s, rule, time, job.unattended) end
 
 function wall_clock.observe(s, rule, lagged)
   s.reached = highest(wall_clock.at(s, rule, job.observed_now, job.unattended), lagged)
@@ -243,9 +230,7 @@ function wall_clock.next_change(_, rule, reading)
   return reading - distance, distance
 end
 
-function delay.at(s)
-  return s.reached
-end
+function delay.at(s) return s.reached end
 
 function delay.poll(s, _, time, max_event_time)
   s.reached, s.polled = highest(s.reached, timestamp_history.sample(s.history, time, max_event_time)), time
@@ -277,9 +262,7 @@ function delay.next_change(s, _, reading)
 end
 
 -- Return whether the watermark of a policy moves in steps, which a history of max event times determines.
-function clock_driven.has_history(rule)
-  return of_type[rule.type] == delay
-end
+function clock_driven.has_history(rule) return of_type[rule.type] == delay end
 
 function clock_driven.start(rule, own)
   local s = {own = own, since = job.evaluations or 0}
@@ -287,14 +270,8 @@ function clock_driven.start(rule, own)
   return s
 end
 
--- Return the state of a member from its stored text.
-function clock_driven.read(packed)
-  return cmsgpack.unpack(packed)
-end
-
-function clock_driven.write(member, s)
-  redis.call('HSET', key.clock_driven, member, cmsgpack.pack(s))
-end
+function clock_driven.read(packed) return cmsgpack.unpack(packed) end
+function clock_driven.write(member, s) redis.call('HSET', key.clock_driven, member, cmsgpack.pack(s)) end
 
 -- Record the current evaluation, which supersedes earlier evaluations with the same or a lower cap.
 function clock_driven.push_capped(cap)
@@ -306,9 +283,7 @@ function clock_driven.push_capped(cap)
 end
 
 -- Return the watermark that a poll of the policy would give now.
-function clock_driven.now(s, rule)
-  return of_type[rule.type].at(s, rule, job.observed_now, job.unattended)
-end
+function clock_driven.now(s, rule) return of_type[rule.type].at(s, rule, job.observed_now, job.unattended) end
 
 -- Return the watermark of the substream after the last evaluation.
 function clock_driven.own_watermark(s, rule)
@@ -340,11 +315,9 @@ function clock_driven.observe(s, rule, event_time, max_event_time)
   return lagged
 end
 
-function clock_driven.next_change(s, rule, reading)
-  return of_type[rule.type].next_change(s, rule, reading)
-end
+function clock_driven.next_change(s, rule, reading) return of_type[rule.type].next_change(s, rule, reading) end
 
--- Return the length of the shortest history of the job's policies, in milliseconds; nil if no policy has a timestamp_history.
+-- Return the length of the shortest history of the job's policies, in milliseconds; nil if no policy has one.
 function clock_driven.shortest_history()
   local shortest
   for _, rule in ipairs(config.policies) do

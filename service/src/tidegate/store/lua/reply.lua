@@ -60,14 +60,12 @@ function clock.advance(now)
   job.observed_now = job.now - job.unattended
 end
 
--- Read the live job of a command.
 function clock.read()
   local found = state.read()
   if not found then refuse('job_not_found') end
   if found == 'deleted' then refuse('job_deleted') end
 end
 
--- Load the live job of a command and advance its clock.
 function clock.load()
   clock.read()
   clock.advance(clock.now())
@@ -119,7 +117,6 @@ local function next_change()
   return math.min(unpack(changes))
 end
 
--- Make the job due for a sweep.
 function schedule.sweep_now()
   if args.unscheduled then return end
   redis.call('ZADD', key.sweeps, job.now, key.name)
@@ -145,7 +142,6 @@ end
 
 -- The reply
 
--- Load the job of a command.
 function reply.load()
   clock.load()
   reply.remember()
@@ -185,7 +181,6 @@ function reply.finish(members)
   return reply.watermark_state(members)
 end
 
--- Return tidegate.domain.results.WatermarkState, with additional members.
 -- Return tidegate.domain.results.WatermarkState, with additional members.
 function reply.watermark_state(members)
   local found = members or {}

@@ -16,7 +16,6 @@ local STEP = constants.STEP
 local visited  -- number of members visited in this call
 
 -- Put: store a piece of the columns of a large command before the command.
---
 -- args   stored (id of the pieces), number (from 0), piece (columns)
 function commands.put()
   local pieces = key.pieces(args.stored)
@@ -89,7 +88,6 @@ function steps.run(phases)
 end
 
 -- Resume: run the next step of a command.
---
 -- args   steps (id of the command)
 -- reply  steps (the id, if another step is due), or the reply of the command
 -- errors steps_lost
@@ -146,8 +144,13 @@ function steps.pieces(record, range, visit)
 end
 
 -- Call visit(piece) for the next piece of the command's members. Return whether pieces remain.
-function steps.members(record, visit)
-  return steps.pieces(record, args.stored and args.members, visit)
+function steps.members(record, visit) return steps.pieces(record, args.stored and args.members, visit) end
+
+-- Return a phase that calls visit(record, piece) for each piece of the command's members.
+function steps.each_piece(visit)
+  return function(record)
+    return steps.members(record, function(piece) visit(record, piece) end)
+  end
 end
 
 -- Visit the pieces of the command's members. check(piece) returns members for which the command is refused, and

@@ -7,7 +7,6 @@ local membership, max_event_times, advancing = {}, {}, {}
 
 -- The members of a job. Each member is in exactly one of these sorted sets.
 
--- Return the sorted sets of the active members.
 local function active_sets()
   if not config.has_clock_driven then return {key.active} end
   return {key.active, key.constant, key.advancing}
@@ -27,15 +26,9 @@ local function size_of(sets)
 end
 
 -- Return the number of members, with placeholders.
-function membership.count()
-  return size_of(all_sets())
-end
+function membership.count() return size_of(all_sets()) end
+function membership.count_active() return size_of(active_sets()) end
 
-function membership.count_active()
-  return size_of(active_sets())
-end
-
--- Return all members, unsorted.
 function membership.all()
   local members = {}
   for _, name in ipairs(all_sets()) do
@@ -65,9 +58,7 @@ function membership.known(members)
 end
 
 -- Return the members that the job has, and the other members, both in order.
-function membership.split(members)
-  return bulk.split(members, membership.known(members))
-end
+function membership.split(members) return bulk.split(members, membership.known(members)) end
 
 -- The max event times of substreams. Under a constant lag, the watermark of an active substream is usually its max event
 -- time - lag. Such a substream has no entry in key.max_event_times, which saves a quarter of the memory and the time.
@@ -142,9 +133,7 @@ local function sets_of(is_idle)
 end
 
 -- Return a column: whether a member is idle and follows the clock.
-function advancing.idle_ones(members)
-  return bulk.zmscore(key.idle_lagged, members)
-end
+function advancing.idle_ones(members) return bulk.zmscore(key.idle_lagged, members) end
 
 -- Write the state of a substream, and add it to its sorted sets.
 function advancing.place(member, s, rule, is_idle)
@@ -176,6 +165,21 @@ local function each(members, visit)
     local rule = policy.of(member)
     visit(member, clock_driven.read(lines[i]), rule, number(event_times[i]), i)
   end
+end
+
+-- Return the watermark of each member at the last evaluation, or false, also of members with other policies.
+function advancing.watermarks(members)
+  local active, frozen, found = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}
+  local driven, places = {}, {}
+  for i, member in ipairs(members) do
+    found[i] = number(active[i] or frozen[i]) or false
+    if not active[i] and not frozen[i] then driven[#driven + 1], places[#places + 1] = member, i end
+  end
+  for at, packed in ipairs(bulk.hmget(key.clock_driven, driven)) do
+    local watermark = packed and clock_driven.own_watermark(clock_driven.read(packed), policy.of(driven[at]))
+    found[places[at]] = watermark or false
+  end
+  return found
 end
 
 -- Let active members be idle.
@@ -272,9 +276,7 @@ function advancing.record_polls(lowest)
 end
 
 -- Return whether the next evaluation must poll each member.
-local function is_each_due()
-  return job.evaluate_each or job.unattended ~= job.unattended_at_evaluation
-end
+local function is_each_due() return job.evaluate_each or job.unattended ~= job.unattended_at_evaluation end
 
 local function are_many()
   local active = redis.call('ZCARD', key.constant) + redis.call('ZCARD', key.advancing)
@@ -316,17 +318,13 @@ end
 -- counts as -inf.
 local function extremes_of(is_idle)
   local lowest, top, constant, moving = math.huge, -math.huge, sets_of(is_idle)
-  local member, reading = values.lowest_of(constant)
-  if member then
-    lowest = reading or -math.huge
-    local _, last = values.highest_of(constant)
-    top = last or -math.huge
-  end
-  member, reading = values.lowest_of(moving)
-  if member then
-    lowest = math.min(lowest, reading + job.observed_now, values.HIGHEST)
-    local _, last = values.highest_of(moving)
-    top = math.max(top, math.min(last + job.observed_now, values.HIGHEST))
+  for name, offset in pairs({[constant] = 0, [moving] = job.observed_now}) do
+    local member, first = values.lowest_of(name)
+    if member then
+      local _, last = values.highest_of(name)
+      lowest = math.min(lowest, score(first) + offset, values.HIGHEST)
+      top = math.max(top, math.min(score(last) + offset, values.HIGHEST))
+    end
   end
   return lowest, top
 end

@@ -17,13 +17,8 @@ function values.text(number)
   return string.format('%.0f', number)
 end
 
-function values.score(number)
-  return number or -math.huge
-end
-
-function values.above(a, b)
-  return a ~= nil and (b == nil or a > b)
-end
+function values.score(number) return number or -math.huge end
+function values.above(a, b) return a ~= nil and (b == nil or a > b) end
 
 function values.highest(a, b)
   if values.above(a, b) then return a end
@@ -73,18 +68,16 @@ end
 
 -- Redis commands with many arguments, split into chunks because unpack fails near 8000 values
 
--- Add members. pairs_ has alternating scores and members. Return the number of new members.
+-- Add members. pairs_ has alternating scores and members.
 function bulk.zadd(name, flag, pairs_)
-  local added = 0
   for first = 1, #pairs_, 2 * CHUNK do
     local last = math.min(first + 2 * CHUNK - 1, #pairs_)
     if flag then
-      added = added + redis.call('ZADD', name, flag, unpack(pairs_, first, last))
+      redis.call('ZADD', name, flag, unpack(pairs_, first, last))
     else
-      added = added + redis.call('ZADD', name, unpack(pairs_, first, last))
+      redis.call('ZADD', name, unpack(pairs_, first, last))
     end
   end
-  return added
 end
 
 -- Add members with the same score.
@@ -95,10 +88,10 @@ function bulk.zadd_all(name, score, members, flag)
 end
 
 -- Add members with a column of scores.
-function bulk.zadd_each(name, scores, members)
+function bulk.zadd_each(name, scores, members, flag)
   local pairs_ = {}
   for i, member in ipairs(members) do pairs_[2 * i - 1], pairs_[2 * i] = scores[i], member end
-  bulk.zadd(name, nil, pairs_)
+  bulk.zadd(name, flag, pairs_)
 end
 
 local function change(command, name, members)
@@ -107,21 +100,10 @@ local function change(command, name, members)
   end
 end
 
-function bulk.sadd(name, members)
-  change('SADD', name, members)
-end
-
-function bulk.srem(name, members)
-  change('SREM', name, members)
-end
-
-function bulk.zrem(name, members)
-  change('ZREM', name, members)
-end
-
-function bulk.hdel(name, fields)
-  change('HDEL', name, fields)
-end
+function bulk.sadd(name, members) change('SADD', name, members) end
+function bulk.srem(name, members) change('SREM', name, members) end
+function bulk.zrem(name, members) change('ZREM', name, members) end
+function bulk.hdel(name, fields) change('HDEL', name, fields) end
 
 local function read(command, name, names)
   local found = {}
@@ -132,26 +114,20 @@ local function read(command, name, names)
   return found
 end
 
-function bulk.zmscore(name, members)
-  return read('ZMSCORE', name, members)
-end
+function bulk.zmscore(name, members) return read('ZMSCORE', name, members) end
 
 -- Return a column: 1 for each member that a set has, or else 0.
-function bulk.smismember(name, members)
-  return read('SMISMEMBER', name, members)
-end
+function bulk.smismember(name, members) return read('SMISMEMBER', name, members) end
+function bulk.hmget(name, fields) return read('HMGET', name, fields) end
 
-function bulk.hmget(name, fields)
-  return read('HMGET', name, fields)
-end
-
--- Move those members to another sorted set that a set has.
-function bulk.zmove(from, to, members)
+-- Move the members that a sorted set has to another set. names: their names in that set (absent: the same). score: their
+-- score in that set (absent: the same).
+function bulk.zmove(from, to, members, names, score)
   local present, moved = {}, {}
-  for i, score in ipairs(bulk.zmscore(from, members)) do
-    if score then
+  for i, present_score in ipairs(bulk.zmscore(from, members)) do
+    if present_score then
       present[#present + 1] = members[i]
-      moved[#moved + 1], moved[#moved + 2] = score, members[i]
+      moved[#moved + 1], moved[#moved + 2] = score or present_score, (names or members)[i]
     end
   end
   bulk.zrem(from, present)
@@ -169,9 +145,7 @@ function bulk.split(members, column)
 end
 
 -- Return the members that a sorted set has, and the other members, both in order.
-function bulk.split_by_set(name, members)
-  return bulk.split(members, bulk.zmscore(name, members))
-end
+function bulk.split_by_set(name, members) return bulk.split(members, bulk.zmscore(name, members)) end
 
 -- Set fields. pairs_ has alternating fields and values.
 function bulk.hset(name, pairs_)
@@ -181,9 +155,7 @@ function bulk.hset(name, pairs_)
 end
 
 -- Add to a counter. An addition that would exceed 64 bits is ignored, so that the command does not fail.
-function bulk.add(name, field, amount)
-  redis.pcall('HINCRBY', name, field, amount)
-end
+function bulk.add(name, field, amount) redis.pcall('HINCRBY', name, field, amount) end
 
 -- Add amounts, which are numbers or texts, to different counters. HINCRBY adds sums that a double cannot hold.
 function bulk.add_each(name, fields, amounts)

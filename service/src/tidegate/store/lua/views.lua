@@ -4,7 +4,6 @@ local number, text = values.number, values.text
 local job, config = state.job, state.config
 
 -- Status: read the summary of a job.
---
 -- reply  config (JSON), revision, created_ms, and the fields of tidegate.domain.views.JobSummary
 local STATUS_FIELDS = {'config', 'created', 'on_time', 'updated', 'late', 'null_event_time', 'future', 'future_rows',
   'tokens_ignored'}
@@ -33,7 +32,6 @@ function commands.status()
 end
 
 -- Substreams: read some substreams, or all substreams of a small job.
---
 -- args   members (unknown members are ignored), limit (absent: 0). If slowest (a number) is present and the job has more
 --        than limit: the holder, and the slowest active substreams, after (absent: from the start) a member and its
 --        watermark
@@ -41,16 +39,8 @@ end
 --        rows (member, and the fields of tidegate.domain.views.SubstreamRow), slowest (members in order)
 local ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future'}
 
-local function watermark_of(member)
-  local rule = policy.of(member)
-  if rule.follows_clock and (redis.call('ZSCORE', key.lagged(rule.limit), member) or advancing.idle_ones({member})[1]) then
-    return clock_driven.own_watermark(clock_driven.read(redis.call('HGET', key.clock_driven, member)), rule)
-  end
-  return number(redis.call('ZSCORE', key.active, member) or redis.call('ZSCORE', key.frozen, member))
-end
-
 -- times: observed time and outages, by query
-local function row_of(member, max_event_time, times)
+local function row_of(member, watermark, max_event_time, times)
   local query = policy.query_of(member)
   if not times[query] then times[query] = {queries.observed_time(query)} end
   local observed, outage = unpack(times[query])
@@ -61,7 +51,7 @@ local function row_of(member, max_event_time, times)
   elseif state_ == 'blocked' then
     since = last_event + outage + config.idle_timeout_ms
   end
-  local row = {member = member, state = state_, since_ms = since, watermark = watermark_of(member),
+  local row = {member = member, state = state_, since_ms = since, watermark = watermark or nil,
     max_event_time = max_event_time or nil, last_event_ms = last_event + outage,
     lag = state_ ~= 'done' and policy.lags_of({member})[1] or nil}
   local fields = {}
@@ -95,14 +85,13 @@ function commands.substreams()
     if not is_listed then members[#members + 1] = name end
   end
   members = membership.split(members)
-  local event_times, times = max_event_times.of(members), {}
-  for i, member in ipairs(members) do rows[i] = row_of(member, event_times[i], times) end
+  local watermarks, event_times, times = advancing.watermarks(members), max_event_times.of(members), {}
+  for i, member in ipairs(members) do rows[i] = row_of(member, watermarks[i], event_times[i], times) end
   return reply.watermark_state({config = redis.call('HGET', key.job, 'config'), max_watermark = job.max_watermark,
     is_complete = is_complete, rows = rows, slowest = slowest})
 end
 
 -- Queries: read the queries of a job with their latest batches.
---
 -- reply  rows (the fields of tidegate.domain.views.QueryRow)
 function commands.queries()
   clock.load()
@@ -119,7 +108,6 @@ function commands.queries()
 end
 
 -- Completeness: read the delays of a job.
---
 -- args   members (unknown members are ignored; absent: the substream that holds the watermark)
 -- reply  wait_sum, wait_weight, pool, merged (sketches), rows (member, lag in force, sketch)
 function commands.completeness()
@@ -143,7 +131,6 @@ function commands.completeness()
 end
 
 -- Late: read late rows by hour of event time, oldest hour first. A large result is split into several replies.
---
 -- args   member ('': the job), after (last hour of the previous reply; absent: from the first hour)
 -- reply  is_known (the member is a substream), counts (rows by class), hours (hour; late: hash of
 --        '<disposition> <member>'; names, rows: rows of the member, of no substream, and of the members with late
@@ -182,7 +169,6 @@ function commands.late()
 end
 
 -- History: read the records of a job, latest first.
---
 -- args   first (a time), last ('+', a time, or '(' and an id), limit
 -- reply  records, oldest (the oldest record kept; empty: no records); records are entries of the stream
 function commands.history()
@@ -193,7 +179,6 @@ function commands.history()
 end
 
 -- Timeline: read the samples of a job, oldest first.
---
 -- args   interval_ms, limit (number of samples)
 -- reply  samples (texts, see timeline.record)
 function commands.timeline()
@@ -202,7 +187,6 @@ function commands.timeline()
 end
 
 -- Distribution: count the substreams by watermark, in bins of equal width.
---
 -- args   more_than (a job with at most this number of substreams has no distribution), widths (of a bin in
 --        milliseconds, ascending), max_bins
 -- reply  width (absent: no distribution), start (of the first bin), active, others (columns of counts), earlier (number
@@ -264,7 +248,6 @@ end
 
 -- Explain: return the data of an explanation: the job after a sweep, and its holders, lowest first. Active substreams and
 -- open batches are limited to those that may hold the watermark.
---
 -- args   limit
 -- reply  config (JSON), unattended_ms, max_watermark, coalesced_watermark_since_ms, watermark_since_ms,
 --        retention (timestamp_history), holds, open_batches, substreams, queries (of these batches and substreams)
@@ -312,7 +295,6 @@ function commands.explain()
 end
 
 -- Watch: sweep a job, and return its records after a record that the client has.
---
 -- args   after (id of that record; absent: none), limit
 -- reply  newest (id of the newest record), known (the record that the client has; empty if the history no longer
 --        keeps it, and later records may be lost), records (the later records); records are entries of the stream

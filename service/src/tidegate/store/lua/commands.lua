@@ -311,7 +311,7 @@ end
 
 -- Return the highest watermark and the highest max event time of members, and of two earlier results.
 local function highest_of(members, watermark, event_time)
-  for _, value in ipairs(advancing.watermarks(members)) do watermark = highest(value or nil, watermark) end
+  for _, value in ipairs(membership.watermarks(members)) do watermark = highest(value or nil, watermark) end
   for _, value in ipairs(max_event_times.of(members)) do event_time = highest(value or nil, event_time) end
   return watermark, event_time
 end

@@ -173,7 +173,7 @@ local function make_idle(query, until_, limit, forced)
   local has_left = idleness.set_idle(query, members, last_events)
   if forced then bulk.zadd_all(key.forced_idle, 0, members) end
   history.count_limit(limit)
-  history.write_substreams('idle', query, members, 'limit', limit)
+  history.write_substreams('idle', query, history.summary(members), 'limit', limit)
   return has_left, remain
 end
 

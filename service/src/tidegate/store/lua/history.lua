@@ -24,9 +24,6 @@ end
 -- Wake the clients that wait for records.
 function history.announce() redis.call('PUBLISH', key.wake .. key.name, '') end
 
--- Return an empty summary: the number of members, and the first members. A command in steps stores a summary only.
-function history.summary() return {count = 0, first = {}} end
-
 -- Add members to a summary.
 function history.add(summary, members)
   for _, member in ipairs(members) do
@@ -35,26 +32,24 @@ function history.add(summary, members)
   end
 end
 
--- Return the first NAMES_KEPT members of a list or a summary as a JSON array; nil if it has no members.
-local function named(members)
-  members = members.first or members
-  if #members == 0 then return nil end
-  local first = {}
-  for i = 1, math.min(#members, constants.NAMES_KEPT) do first[i] = members[i] end
-  return cjson.encode(first)
+-- Return a summary of members (absent: none): their number, and the first ones. A command in steps stores a summary only.
+function history.summary(members)
+  local summary = {count = 0, first = {}}
+  history.add(summary, members or {})
+  return summary
 end
 
--- Record a change of some substreams of a query, with additional details. members: a list or a summary.
-function history.write_substreams(kind, query, members, ...)
-  local count = members.count or #members
-  if count > 0 then history.write(kind, 'query', query, 'count', count, 'substreams', named(members), ...) end
+-- Record a change of some substreams of a query, with additional details. changed: a summary.
+function history.write_substreams(kind, query, changed, ...)
+  if changed.count == 0 then return end
+  history.write(kind, 'query', query, 'count', changed.count, 'substreams', cjson.encode(changed.first), ...)
 end
 
--- Record an operator's command. members: a list or a summary of the affected members; nil if the command has none.
-function history.write_action(action, query, members, ...)
-  local count = members and (members.count or #members) or 0
+-- Record an operator's command. changed: a summary of the affected members; nil if the command has none.
+function history.write_action(action, query, changed, ...)
+  changed = changed and changed.count > 0 and changed or {}
   history.write('action', 'action', action, 'query', query, 'actor', args.actor, 'reason', args.reason,
-    'count', count > 0 and count or nil, 'substreams', members and named(members), ...)
+    'count', changed.count, 'substreams', changed.first and cjson.encode(changed.first), ...)
 end
 
 -- Count one action of a limit.

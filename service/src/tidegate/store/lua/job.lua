@@ -104,8 +104,7 @@ function state.save()
 end
 
 -- Determine whether the job is plain: without holds, open batches, and idle or done substreams. Its commands skip steps
--- that only read those sets. The commands that
--- add holds, batches or done substreams assert that this function was not called.
+-- that only read those sets. Commands that add holds, batches or done substreams assert that it was not called.
 function state.look_for_rare_sets()
   state.changes.is_plain = redis.call('EXISTS', key.done, key.idle(''), key.holds, key.hold_expiry, key.open_batches,
     key.open_pins) == 0

@@ -60,6 +60,21 @@ end
 -- Return the members that the job has, and the other members, both in order.
 function membership.split(members) return bulk.split(members, membership.known(members)) end
 
+-- Return the watermark of each member at the last evaluation, or false.
+function membership.watermarks(members)
+  local active, frozen, found = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}
+  local driven, places = {}, {}
+  for i, member in ipairs(members) do
+    found[i] = number(active[i] or frozen[i]) or false
+    if not active[i] and not frozen[i] then driven[#driven + 1], places[#places + 1] = member, i end
+  end
+  for at, packed in ipairs(bulk.hmget(key.clock_driven, driven)) do
+    local watermark = packed and clock_driven.own_watermark(clock_driven.read(packed), policy.of(driven[at]))
+    found[places[at]] = watermark or false
+  end
+  return found
+end
+
 -- The max event times of substreams. Under a constant lag, the watermark of an active substream is usually its max event
 -- time - lag. Such a substream has no entry in key.max_event_times, which saves a quarter of the memory and the time.
 
@@ -165,21 +180,6 @@ local function each(members, visit)
     local rule = policy.of(member)
     visit(member, clock_driven.read(lines[i]), rule, number(event_times[i]), i)
   end
-end
-
--- Return the watermark of each member at the last evaluation, or false, also of members with other policies.
-function advancing.watermarks(members)
-  local active, frozen, found = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}
-  local driven, places = {}, {}
-  for i, member in ipairs(members) do
-    found[i] = number(active[i] or frozen[i]) or false
-    if not active[i] and not frozen[i] then driven[#driven + 1], places[#places + 1] = member, i end
-  end
-  for at, packed in ipairs(bulk.hmget(key.clock_driven, driven)) do
-    local watermark = packed and clock_driven.own_watermark(clock_driven.read(packed), policy.of(driven[at]))
-    found[places[at]] = watermark or false
-  end
-  return found
 end
 
 -- Let active members be idle.

@@ -85,7 +85,7 @@ function commands.substreams()
     if not is_listed then members[#members + 1] = name end
   end
   members = membership.split(members)
-  local watermarks, event_times, times = advancing.watermarks(members), max_event_times.of(members), {}
+  local watermarks, event_times, times = membership.watermarks(members), max_event_times.of(members), {}
   for i, member in ipairs(members) do rows[i] = row_of(member, watermarks[i], event_times[i], times) end
   return reply.watermark_state({config = redis.call('HGET', key.job, 'config'), max_watermark = job.max_watermark,
     is_complete = is_complete, rows = rows, slowest = slowest})

@@ -437,11 +437,7 @@ function commands.commit()
       contact(query)
       queries.add_outage(query, args.waited_ms)
     end,
-    measure,
-    learn,
-    observe,
-    count,
-    end_batch,
+    measure, learn, observe, count, end_batch,
     function(record)
       if record.commits then evaluate.evaluate(record.has_left) end
     end,

@@ -2,8 +2,9 @@
 -- The commands of a job, except those of batches (batches.lua) and of its configuration (configure.lua).
 --
 -- Each command checks its arguments, advances the clock of the job, changes the state, evaluates the job if watermarks may
--- move, and replies. A command that names members has the arguments query and members. Most commands run in steps (see
--- steps.lua) if they have many members.
+-- move, and replies. A command that names members runs in steps (see steps.lua). All commands except report are actions of
+-- an operator: they also have the arguments actor and reason, and most of them reply `applied`. An action on substreams
+-- has the arguments query and members.
 local number, score, highest, above = values.number, values.score, values.highest, values.above
 local job, config = state.job, state.config
 
@@ -54,8 +55,7 @@ function commands.report()
       job.last_contact = job.now
       if record.future then history.write_substreams('future', '', record.future) end
     end,
-    measure,
-    learn,
+    measure, learn,
     function(record)
       record.active = record.active or history.summary()
       return steps.members(record, function(piece)
@@ -96,8 +96,7 @@ end
 
 -- Declare: make substreams known before their first event, so that they hold the watermark from the start. The watermark
 -- does not move.
--- args   max_substreams, query, members, max_event_times (columns; false: unknown), actor, reason
--- reply  applied
+-- args   max_substreams, query, members, max_event_times (columns; false: unknown)
 -- errors job_complete, too_many_substreams
 
 -- Return the new members of a piece, and a report of the members that have no event time yet.
@@ -167,8 +166,7 @@ end
 
 -- Restore: raise the watermarks of known substreams, and raise C to the lowest watermark of all substreams. Holds limit C;
 -- the throttle does not.
--- args   query, members, watermarks (columns), actor, reason
--- reply  applied
+-- args   query, members, watermarks (columns)
 -- errors job_complete, substream_not_found
 
 -- Restore a substream that is done or does not follow the clock.
@@ -241,8 +239,6 @@ end
 
 -- Idle: make substreams idle, so that they do not hold the watermark until their next event. If any substream is unknown or
 -- done, no substream changes.
--- args   query, members, actor, reason
--- reply  applied
 -- errors substream_not_found, substream_done
 function commands.idle()
   local query = args.query
@@ -271,8 +267,6 @@ function commands.idle()
 end
 
 -- Done: end substreams, so that they never hold the watermark again. If any substream is unknown, no substream changes.
--- args   query, members, actor, reason
--- reply  applied
 -- errors substream_not_found
 function commands.done()
   local query = args.query
@@ -358,8 +352,6 @@ local function lower_maxima(record)
 end
 
 -- Evict: remove substreams; ignore unknown substreams.
--- args   query, members, actor, reason
--- reply  applied
 function commands.evict()
   return steps.run({
     function(record)
@@ -376,10 +368,9 @@ function commands.evict()
   })
 end
 
--- Retire: end a query: abandon its open batch, and move its substreams to a successor or evict them. A query that is its own
+-- Retire: end a query. Abandon its open batch, and move its substreams to a successor or evict them. A query that is its own
 -- successor keeps its substreams and may begin on another checkpoint.
--- args   query, successor (absent: evict), actor, reason
--- reply  applied
+-- args   query, successor (absent: evict)
 -- errors query_not_found
 
 local function move_fields(name_, from, to)
@@ -494,8 +485,7 @@ function commands.retire()
 end
 
 -- Hold: keep C, and therefore W, at or below a value. A repeated hold expires at the later of the two times.
--- args   hold, at_most, duration_ms (absent: until the hold is released), actor, reason
--- reply  applied
+-- args   hold, at_most, duration_ms (absent: until the hold is released)
 -- errors job_complete, hold_exists
 function commands.hold()
   local hold, duration = args.hold, args.duration_ms
@@ -519,7 +509,7 @@ function commands.hold()
 end
 
 -- Release: end a hold before it expires.
--- args   hold, actor, reason
+-- args   hold
 -- errors hold_not_found
 function commands.release()
   reply.load()
@@ -532,8 +522,7 @@ end
 
 -- Complete: end the input of a job: all substreams become done. Regardless of the throttle, C moves to the end of the last
 -- frame that has events or begins before up_to. If the job is already complete, C moves only if up_to is above C.
--- args   up_to (absent: up to the last event), actor, reason
--- reply  applied
+-- args   up_to (absent: up to the last event)
 -- errors batch_open, hold_active
 function commands.complete()
   local up_to = args.up_to
@@ -561,8 +550,6 @@ function commands.complete()
 end
 
 -- Reopen: accept input again in a complete job. The watermark does not go back.
--- args   actor, reason
--- reply  applied
 function commands.reopen()
   reply.load()
   if not job.is_complete then return reply.finish({applied = false}) end

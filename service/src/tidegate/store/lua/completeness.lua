@@ -168,7 +168,6 @@ end
 
 local function weight_of_rows(count) return math.min(count, MAX_WEIGHT / ROW) * ROW end
 
--- Add rows by bucket.
 function sketch.add(s, rows)
   local buckets, weights, new = s.buckets, s.weights, {}
   for bucket, count in pairs(rows) do
@@ -211,7 +210,6 @@ function sketch.lag_for(s, beyond)
   return 0
 end
 
--- Return a packed sketch as a reply.
 function sketch.reply(packed)
   if not packed then return nil end
   local s = sketch.unpack(packed)

@@ -95,16 +95,6 @@ local function idle_clock_of(query)
   return queries.get(query).idle_clock
 end
 
--- Call act() with the policies of another configuration in force, to which the stored states belong.
-local function under_policies_of(before, act)
-  local policies, has_clock_driven = config.policies, config.has_clock_driven
-  state.forget_config()
-  config.policies, config.has_clock_driven = before.policies, before.has_clock_driven
-  local result = act()
-  config.policies, config.has_clock_driven = policies, has_clock_driven
-  return result
-end
-
 local PARAMETERS = {'type', 'initial_lag', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms', 'late_share', 'floor_ms',
   'ceiling_ms', 'enough'}
 
@@ -215,12 +205,16 @@ local function undo_idle(record)
     local silent = config.idle_timeout_ms and idle_clock and text(idle_clock - config.idle_timeout_ms) or '-inf'
     sets[i] = {key.idle(query), '(' .. silent, '+inf'}
   end
-  return under_policies_of(state.decoded(record.before), function()
-    return steps.each(record, sets, function(members, i)
-      local _, active = bulk.split_by_set(key.forced_idle, members)
-      return #idleness.activate(record.queries[i], active, false)
-    end)
+  -- The stored states belong to the previous policies.
+  local before, policies, has_clock_driven = state.decoded(record.before), config.policies, config.has_clock_driven
+  state.forget_config()
+  config.policies, config.has_clock_driven = before.policies, before.has_clock_driven
+  local remain = steps.each(record, sets, function(members, i)
+    local _, active = bulk.split_by_set(key.forced_idle, members)
+    return #idleness.activate(record.queries[i], active, false)
   end)
+  config.policies, config.has_clock_driven = policies, has_clock_driven
+  return remain
 end
 
 local function change_policies(record)

@@ -104,7 +104,6 @@ function holds.remove(hold)
   redis.call('HDEL', key.hold_reasons, hold)
 end
 
--- Remove expired holds.
 function holds.expire()
   if state.changes.is_plain then return end
   for _, hold in ipairs(redis.call('ZRANGE', key.hold_expiry, '-inf', job.observed_now, 'BYSCORE')) do

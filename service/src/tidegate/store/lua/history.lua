@@ -24,7 +24,6 @@ end
 -- Wake the clients that wait for records.
 function history.announce() redis.call('PUBLISH', key.wake .. key.name, '') end
 
--- Add members to a summary.
 function history.add(summary, members)
   for _, member in ipairs(members) do
     summary.count = summary.count + 1
@@ -52,7 +51,6 @@ function history.write_action(action, query, changed, ...)
     'count', changed.count, 'substreams', changed.first and cjson.encode(changed.first), ...)
 end
 
--- Count one action of a limit.
 function history.count_limit(limit) redis.call('HINCRBY', key.job, 'limit ' .. limit, 1) end
 
 -- The timeline: the watermark and its holder at regular processing times. Each interval has its own list of samples.

@@ -135,11 +135,7 @@ end
 
 -- Record the current value and return the value of `length` ago.
 function timestamp_history.sample(h, time, value)
-  if not h.boundary then
-    h.boundary = time * 16 + h.length
-  elseif timestamp_history.roll(h, time) >= CELLS then
-    h.boundary = time * 16 + h.length
-  end
+  if not h.boundary or timestamp_history.roll(h, time) >= CELLS then h.boundary = time * 16 + h.length end
   h.cells[CELLS] = value or false
   return h.cells[1] or nil
 end

@@ -125,14 +125,9 @@ function max_event_times.exceptions(members, times, is_out_of_range)
   return exceptions, latest
 end
 
--- The substreams whose policies follow the clock, in sorted sets, so that an evaluation costs O(log n):
---
---   key.constant    member -> watermark, while it is constant
---   key.advancing   member -> watermark - observed time, while it advances with the clock
---   key.next_change member -> observed time at which it starts to advance or takes its next step
---
--- Idle substreams follow the clock, too. They are in key.idle_constant and key.idle_advancing, and count towards the max
--- watermark only.
+-- The substreams whose policies follow the clock, in sorted sets, so that an evaluation costs O(log n): key.constant,
+-- key.advancing and key.next_change (see tidegate.store.keyspace). Idle substreams follow the clock, too. They are in
+-- key.idle_constant and key.idle_advancing, and count towards the max watermark only.
 --
 -- job.lowest_clock_driven is the lowest own watermark of these substreams. An evaluation raises this value to
 -- max(lowest, min(P, cap)), where P is the lowest policy watermark. The result is exact unless a substream has left

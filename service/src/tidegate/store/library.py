@@ -113,14 +113,14 @@ def compose(root: Traversable) -> str:
     Raises:
         LibraryError: If a file is missing or includes itself. The message shows the chain of includes.
     """
-    files: dict[str, str] = {}
+    code: dict[str, str] = {}
     for name in _file_names(root):
         if name != CALL:
-            _add(name, root, [], files)
+            _add(name, root, [], code)
     constants = ", ".join(f"{name} = {_lua(value)}" for name, value in CONSTANTS.items())
     return _LIBRARY.format(
         head=f"{lua_keys()}local constants = {{{constants}}}\nlocal args",
-        files="".join(files.values()),
+        files="".join(code.values()),
         call=_read(CALL, root, []),
     )
 
@@ -147,17 +147,17 @@ def _read(name: str, root: Traversable, path: list[str]) -> str:
     return source.read_text(encoding="utf-8")
 
 
-def _add(name: str, root: Traversable, path: list[str], files: dict[str, str]) -> None:
-    """Add the code of a file to ``files``, after the files that it includes."""
+def _add(name: str, root: Traversable, path: list[str], code: dict[str, str]) -> None:
+    """Add the code of a file to ``code``, after the files that it includes."""
     if name in path:
         raise LibraryError("A file includes itself: " + " -> ".join([*path, name]))
-    if name in files:
+    if name in code:
         return
     text = _read(name, root, path)
     for included in _INCLUDE.findall(text):
-        _add(included, root, [*path, name], files)
+        _add(included, root, [*path, name], code)
     declared = ", ".join(tables(text)) or "_"
-    files[name] = f"local {declared} = (function()\n{_INCLUDE.sub('', text).strip()}\nend)()\n"
+    code[name] = f"local {declared} = (function()\n{_INCLUDE.sub('', text).strip()}\nend)()\n"
 
 
 @cache

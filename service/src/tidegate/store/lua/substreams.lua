@@ -39,21 +39,13 @@ end
 
 -- Return a column: true for each member that the job has, or else false.
 function membership.known(members)
-  local known, rest, places = {}, members, {}
-  for i = 1, #members do known[i], places[i] = false, i end
+  local is_known, known, present, rest = {}, {}, nil, members
   for _, name in ipairs(all_sets()) do
-    local unknown, unknown_places = {}, {}
-    for i, score in ipairs(bulk.zmscore(name, rest)) do
-      local place = places[i]
-      if score then
-        known[place] = true
-      else
-        unknown[#unknown + 1], unknown_places[#unknown_places + 1] = rest[i], place
-      end
-    end
-    if #unknown == 0 then break end
-    rest, places = unknown, unknown_places
+    present, rest = bulk.split_by_set(name, rest)
+    for _, member in ipairs(present) do is_known[member] = true end
+    if #rest == 0 then break end
   end
+  for i, member in ipairs(members) do known[i] = is_known[member] or false end
   return known
 end
 

@@ -139,9 +139,7 @@ end
 -- each partition), and count (the number of values in rows).
 local function join(query)
   local reports = redis.call('HVALS', key.staged(query))
-  for i, packed in ipairs(reports) do
-    reports[i] = staged_report(packed)
-  end
+  for i, packed in ipairs(reports) do reports[i] = staged_report(packed) end
   table.sort(reports, function(a, b) return a.order < b.order end)
   local joined = {members = {}, max_event_times = {}, watermarks = {}, delayed = {}, delays = {}, count = 0}
   local event_times, watermarks, is_listed, rows, future_rows, delays = {}, {}, {}, {}, {}, {}
@@ -228,9 +226,7 @@ end
 
 -- Retire a query and undo the begin of its open batch. Another begin of the batch returns its pinned watermark.
 function batches.give_up(query)
-  if query.open then
-    query.latest = query.latest > 0 and query.latest - 1 or nil
-  end
+  if query.open then query.latest = query.latest > 0 and query.latest - 1 or nil end
   query.released, query.retired, query.begun = false, true, nil
   close(query)
 end
@@ -251,8 +247,7 @@ end
 -- of a later batch commits the open batch, because Spark begins batch N only after batch N - 1 has returned. If the open
 -- batch is large, this runs in steps.
 -- args   token, run, batch_id, known (whether the client has a pinned watermark), pinned_watermark, keep, waited_ms,
---        input_age_ms (absent: unknown),
---        joined (absent: see to_join): version, and ranges of pieces
+--        input_age_ms (absent: unknown), joined (absent: see to_join): version, and ranges of pieces
 -- reply  pinned_watermark, replayed, joined, latest_event_time, previous_batch_id, previous_open, revision; or join: the
 --        version of the reports of the open batch, which the coordinator must join
 -- errors query_fenced, query_retired, checkpoint_conflict, batch_forgotten, pinned_watermark_conflict, job_complete

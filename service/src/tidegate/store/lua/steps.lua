@@ -24,7 +24,7 @@ function commands.put()
   return {map = {}}
 end
 
--- Store the record of an unfinished command. Return its id, with which steps.resume() continues.
+-- Store the record of an unfinished command. Return its id, with which commands.resume continues.
 local function suspend(record)
   if not record.id then
     local time = redis.call('TIME')

@@ -268,10 +268,12 @@ function observation.observe(query, report, observed, named)
   local active = keep_alive(query, named or report.members, names, observed)
   if #names == 0 then return names, active end
   if query ~= '' then observation.remove_placeholder(query) end
+  local latest = job.max_event_time
   for i = 1, #names do
-    local time, latest = times[i], job.max_event_time  -- values.highest without its calls
-    if time and (not latest or time > latest) then job.max_event_time = time end
+    local time = times[i]
+    if time and (not latest or time > latest) then latest = time end  -- values.highest without its call
   end
+  job.max_event_time = latest
   for _, group in ipairs(by_policy(names, times, reported)) do
     local rule, lag = group.rule, policy.constant_lag(group.rule)
     if lag then

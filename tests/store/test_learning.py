@@ -3,17 +3,20 @@
 import os
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.store.strategies import START, owners, targets
 from tests.store.twin import Twin
 from tests.support.driver import Driver, command_of
+from tests.support.versions.constants import library_with
 from tidegate.domain.batches import PartitionReport
 from tidegate.domain.completeness import HIGHEST_BUCKET, MAX_BUCKETS, RowsByDelay
 from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle, NoThrottle
 from tidegate.domain.job import Run
-from tidegate.domain.policies import LimitingLag
+from tidegate.domain.policies import LimitingLag, TargetCompleteness
+from tidegate.store import functions, servers
 from tidegate.store.embedded import EmbeddedValkey
 
 EXAMPLES = int(os.environ.get("TWIN_EXAMPLES", "60"))
@@ -67,6 +70,24 @@ def _both(twin: Twin, command: str, *arguments: object, **named: object) -> None
         lambda: getattr(twin.machine, command)(*arguments, now_ms=twin.now, **named),
         command_of(twin.store, command)(twin.job, *arguments, now_ms=twin.now, **named),
     )
+
+
+@pytest.mark.parametrize("limits", [{}, {"STEP": 1, "ENTRIES": 1, "PIECE": 1}], ids=["one call", "many calls"])
+def test_a_learned_lag_raises_the_watermark_at_once(
+    limits: dict[str, int], valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command in many calls learns in one call, and evaluates in another one."""
+    made = library_with(monkeypatch, **limits)
+    for module in (functions, servers):
+        monkeypatch.setattr(module, "library", lambda: made)
+    twin = Twin(Driver(valkey.url), JobConfig(TargetCompleteness(0.5, 60, 0, None, 1)), START, None)
+    try:
+        _both(twin, "report", {"a": START, "b": START, "c": START})
+        _both(twin, "report", {"a": START, "b": START}, delays={"c": ((0, 100),)})
+        twin.compare_tables()
+        assert twin.machine.substreams["", "c"].watermark == START
+    finally:
+        twin.close()
 
 
 def test_both_sides_bound_a_sketch_alike(valkey: EmbeddedValkey) -> None:

@@ -8,7 +8,7 @@ from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
 from tidegate.domain.evaluate import observed_time
 from tidegate.domain.history import Kind, named
 from tidegate.domain.job import JobState, Substream
-from tidegate.domain.policies import Policy
+from tidegate.domain.policies import Policy, TargetState
 from tidegate.domain.values import PLACEHOLDER, above, highest, member
 
 Values = Mapping[str, int]
@@ -143,6 +143,8 @@ def follow_policy(substream: Substream) -> None:
 def measure(job: JobState, query: str, delays: Iterable[tuple[str, RowsByDelay]], merged: int | None) -> None:
     """Add the delays of rows, and update learned lags.
 
+    The watermark of an active substream follows its learned lag at once. An idle substream keeps its watermark.
+
     Args:
         job: The job.
         query: The query of the rows.
@@ -172,11 +174,14 @@ def measure(job: JobState, query: str, delays: Iterable[tuple[str, RowsByDelay]]
     for together, rows_of_all in ((statistics.pool, pooled), (statistics.merged, behind_merged)):
         together.decay_to(job.max_event_time, job.config.delay_half_life_ms)
         together.add(rows_of_all.items())
-    relearning = [
-        member((query, name))
-        for name, counts in measured.items()
-        if job.substreams[query, name].policy_state.learn(counts, job.delays[query, name], statistics.pool, steps[name])
-    ]
+    relearning: list[str] = []
+    for name, counts in measured.items():
+        substream = job.substreams[query, name]
+        if substream.policy_state.learn(counts, job.delays[query, name], statistics.pool, steps[name]):
+            relearning.append(member((query, name)))
+        if substream.counts and isinstance(substream.policy_state, TargetState):
+            substream.policy_state.poll(job.processing_time)
+            follow_policy(substream)
     if relearning:
         job.history.write(job.now_ms, Kind.RELEARNING, query=query, **named(relearning))
 

@@ -32,7 +32,6 @@ function evaluate.exclude()
   local has_left = idleness.time_out_queries()
   has_left = idleness.expire_remaining() or has_left
   has_left = idleness.expire('', job.observed_now) or has_left
-  target_completeness.raise()
   holds.release_overdue_batches()
   return has_left
 end

@@ -9,10 +9,10 @@
 --
 -- changes describes the current command: command (its name), argument (its packed args), before (C and W before it),
 -- passed (members that a limit let C pass), is_recorded (the history has a new record), is_plain (see
--- state.look_for_rare_sets), raised (see target_completeness.raise), known (see observation.known), outage,
--- previous_now and clock (see clock.advance), held_by (the holder of W), queries and stored_queries (see queries.get),
--- joined and joined_query (see joined_here in batches.lua), made_idle (number of substreams that became idle),
--- is_unfinished (see evaluate.lua), is_step (the command may read a job in steps).
+-- state.look_for_rare_sets), known (see observation.known), outage, previous_now and clock (see clock.advance), held_by
+-- (the holder of W), queries and stored_queries (see queries.get), joined and joined_query (see joined_here in
+-- batches.lua), made_idle (number of substreams that became idle), is_unfinished (see evaluate.lua), is_step (the command
+-- may read a job in steps).
 local state, queries = {job = {}, config = {}, changes = {}}, {}
 local job, config = state.job, state.config
 local stored  -- the packed text of the job, as read
@@ -22,7 +22,7 @@ local in_force  -- the entry of decoded from which config was copied
 
 -- Clear the values that describe the previous command. argument: the packed args of this command.
 function state.forget(command, argument)
-  state.changes = {command = command, argument = argument, made_idle = 0, passed = {}, raised = {}, known = {},
+  state.changes = {command = command, argument = argument, made_idle = 0, passed = {}, known = {},
     queries = {}, stored_queries = {}}
 end
 

@@ -392,23 +392,17 @@ local function learn(rule, learned, rows, own, pool, steps)
   return learned
 end
 
--- Move the lag of a member, and return whether the learned lag was discarded. The evaluation raises the watermark.
+-- Move the lag of a member, and return whether the learned lag was discarded. An active member's watermark follows at
+-- once; an idle member keeps its watermark.
 function target_completeness.learn(member, max_event_time, rows, own, pool, steps)
   local rule = policy.of(member)
   local learned, discarded = learn(rule, learned_of(member), rows, own, pool, steps)
   if learned then
     keep(member, learned)
-    state.changes.raised[member] = values.score(values.minus(max_event_time, policy.within(rule, learned.lag)))
-  end
-  return discarded or false
-end
-
--- Raise the watermarks of the active members whose lags have moved in this command. A member that has become idle in
--- the same evaluation keeps its watermark.
-function target_completeness.raise()
-  for member, watermark in pairs(state.changes.raised) do
+    local watermark = values.score(values.minus(max_event_time, policy.within(rule, learned.lag)))
     redis.call('ZADD', key.active, 'XX', 'GT', watermark, member)
   end
+  return discarded or false
 end
 
 return policy, timestamp_history, clock_driven, target_completeness

@@ -176,20 +176,15 @@ class Twins(RuleBasedStateMachine):
             return
         if run.query in self.open:
             self.record_commit(run.query, now)
-        if (known := self.pinned_watermarks.get(key, begun.pinned_watermark)) != begun.pinned_watermark:
-            assert self.may_be_forgotten(key), f"the pinned watermark of the batch was {known}"
+        if self.checkpoint.get(run.query) != run.query_id:  # the pinned watermarks of another checkpoint are forgotten
+            self.pinned_watermarks = {kept: at for kept, at in self.pinned_watermarks.items() if kept[0] != run.query}
+        known = self.pinned_watermarks.get(key, begun.pinned_watermark)
+        assert known == begun.pinned_watermark, f"the pinned watermark of the batch was {known}"
         self.pinned_watermarks[key] = begun.pinned_watermark
         self.open[run.query] = run, batch, begun.pinned_watermark
         self.staged[run.query] = set()
         self.input_settled_ms[run.query] = None if age is None else self.twin.answers[-1].now_ms - age
         self.checkpoint[run.query] = run.query_id
-
-    def may_be_forgotten(self, key: tuple[str, str, int]) -> bool:
-        """Return whether the coordinator may have forgotten a pinned watermark.
-
-        The coordinator keeps the pinned watermarks of a query's current checkpoint only.
-        """
-        return self.checkpoint.get(key[0]) != key[1]
 
     def record_commit(self, query: str, now: int) -> None:
         """Record the commit of a batch: its staged substreams, and the time up to which its input was complete."""

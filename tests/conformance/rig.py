@@ -9,7 +9,7 @@ from tests.support.machine import JobMachine
 from tidegate.domain.config import Frame, FrameThrottle, JobConfig
 from tidegate.domain.history import MOVEMENTS, Record
 from tidegate.domain.policies import LimitingLag
-from tidegate.domain.results import CommandResult
+from tidegate.domain.results import Effect
 from tidegate.domain.values import DIRECT, INT64
 
 Item = int | str
@@ -180,8 +180,8 @@ class StoreRig:
     def said_idle(self) -> bool:
         return self.found.said_idle
 
-    def _do(self, command: Any) -> CommandResult:
-        effect: CommandResult = self.driver(command)
+    def _do(self, command: Any) -> Effect:
+        effect: Effect = self.driver(command)
         return effect
 
 

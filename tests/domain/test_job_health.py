@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.domain.completeness import RowCounts
-from tidegate.domain.results import Holder, WatermarkState
+from tidegate.domain.completeness import NO_ROWS
+from tidegate.domain.results import Holder, JobWatermark
 from tidegate.domain.views import LONG_MS, WORST_FIRST, JobSummary, health
 
 NOW, STALE_MS, MAX_LAG_MS = 10_000_000, 300_000, 1000
 LAGGING = {"watermark": NOW - MAX_LAG_MS - 1}
-ANSWER = WatermarkState(1, "e", NOW, 500, 500, False, None)
-SUMMARY = JobSummary(600, 550, 2, 0, 0, False, RowCounts(), 0, 0, 1, 0, NOW - 1, 0, {}, (), ())
+ANSWER = JobWatermark(1, "e", NOW, 500, 500, False, None)
+SUMMARY = JobSummary(600, 550, 2, 0, 0, False, NO_ROWS, 0, 0, 1, 0, NOW - 1, 0, {}, (), ())
 
 
 def held(reason: str, last_event_ms: int | None = None, begun_ms: int | None = None) -> Holder:
-    return Holder(reason, "q", "s", 1, 0, "h", last_event_ms, begun_ms)  # type: ignore[arg-type]
+    return Holder(reason, "q", "s", 1, "h", 0, last_event_ms, begun_ms)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The ledger of updated, dropped and diverted rows by hour."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.domain.batches import RUN
@@ -9,12 +11,12 @@ from tidegate.domain.completeness import (
     ENTRIES_KEPT,
     HOUR,
     HOURS_KEPT,
+    NO_ROWS,
     BatchAccounting,
     Entry,
     HourCounts,
     LateDisposition,
     Ledger,
-    RowCounts,
     RowsOfHour,
     Span,
     spans,
@@ -116,7 +118,7 @@ def commit(job: JobMachine, batch_id: int, disposition: LateDisposition, hours: 
     job.stage(RUN, batch_id, PartitionReport(0, {"a": 1}), 0)
     late = sum(of_hour[3] for of_hour in hours)
     account = BatchAccounting(
-        "row", ("a", "?"), (RowCounts(on_time=1, late=late), RowCounts(late=1)), disposition, (hours, ())
+        "row", ("a", "?"), (replace(NO_ROWS, on_time=1, late=late), replace(NO_ROWS, late=1)), disposition, (hours, ())
     )
     for _ in range(2):
         job.commit(RUN, batch_id, account, 0)

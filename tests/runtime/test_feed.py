@@ -18,7 +18,7 @@ from tidegate.runtime.tasks import end
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyspace import WAKE
-from tidegate.store.views import Watched
+from tidegate.store.replies import Watched
 
 
 def feeds() -> int:

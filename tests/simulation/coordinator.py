@@ -19,7 +19,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
 from tidegate.domain.evaluate import next_change_ms, watermark_state
 from tidegate.domain.job import JobState, Run, TokenClaim
-from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
+from tidegate.domain.results import Begun, Effect, JobWatermark
 from tidegate.domain.views import queries
 from tidegate.reads.config import parsed_config
 from tidegate.reads.types import attributes
@@ -168,7 +168,7 @@ class Coordinator:
         parsed = BeginRequest.model_validate(body)
         run = Run(query, parsed.query_id, parsed.run_id)
         token = _claim(parsed.watermark_token)
-        begun: BeginResult = self.apply(batches.begin, run, batch_id, self.now_ms, parsed.options, token)
+        begun: Begun = self.apply(batches.begin, run, batch_id, self.now_ms, parsed.options, token)
         members = attributes(begun)
         return {**self._members(members.pop("state")), **members}
 
@@ -193,7 +193,7 @@ class Coordinator:
         more = parsed.observed_ms, self.now_ms, parsed.waited_ms, parsed.after_batch, _claim(parsed.watermark_token)
         return self._result(self.apply(batches.heartbeat, run, *more))
 
-    def _result(self, result: CommandResult) -> dict[str, Any]:
+    def _result(self, result: Effect) -> dict[str, Any]:
         return {**self._members(result.state), "applied": result.applied}
 
     def _status(self) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class Coordinator:
         config = {"config": self.current_document, "revision": job.revision}
         return {**self._members(watermark_state(job)), **config}
 
-    def _members(self, state: WatermarkState) -> dict[str, Any]:
+    def _members(self, state: JobWatermark) -> dict[str, Any]:
         return {
             "incarnation": state.incarnation,
             "state_epoch": state.state_epoch,

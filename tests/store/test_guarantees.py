@@ -1,14 +1,14 @@
 """Each guarantee of the Lua functions, in a few commands. ``test_twin.py`` covers combinations of commands."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from tests.support.driver import Driver, command_of
 from tidegate.domain.batches import BeginOptions, PartitionReport
-from tidegate.domain.completeness import BatchAccounting, RowCounts
+from tidegate.domain.completeness import NO_ROWS, BatchAccounting
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import PinnedWatermarkConflict, QueryFenced
 from tidegate.domain.job import PinnedWatermark, Run, TokenClaim
@@ -169,9 +169,9 @@ def test_a_repeated_commit_counts_no_row_twice(make: Make) -> None:
     """A client repeats a commit whose answer was lost."""
     job = make()
     job.do("begin", RUN, 0, now=0)
-    account = BatchAccounting("row", ("a",), (RowCounts(on_time=3, late=2),))
+    account = BatchAccounting("row", ("a",), (replace(NO_ROWS, on_time=3, late=2),))
     assert [job.do("commit", RUN, 0, account, now=now).applied for now in (1, 2)] == [True, False]
-    assert job.read("status", now=2).summary.counts == RowCounts(on_time=3, late=2)
+    assert job.read("status", now=2).summary.counts == replace(NO_ROWS, on_time=3, late=2)
 
 
 def test_the_substreams_of_a_silent_query_are_not_idle(make: Make) -> None:

@@ -1,5 +1,7 @@
 """The ledger of late rows in the store equals that of the domain, even if it must drop entries."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.store.twin import Twin
@@ -8,9 +10,9 @@ from tidegate.domain.batches import PartitionReport
 from tidegate.domain.completeness import (
     ENTRIES_KEPT,
     HOURS_KEPT,
+    NO_ROWS,
     BatchAccounting,
     LateDisposition,
-    RowCounts,
     RowsOfHour,
 )
 from tidegate.domain.config import JobConfig
@@ -30,7 +32,7 @@ class Account:
     def commit(self, hours: dict[str, tuple[RowsOfHour, ...]], disposition: LateDisposition = "dropped") -> None:
         machine, store, job, batch = self.twin.machine, self.twin.store, self.twin.job, self.batch_id
         max_event_times = dict.fromkeys([name for name in hours if not name.startswith("?")], 1)
-        counts = (RowCounts(on_time=1),) * len(hours)
+        counts = (replace(NO_ROWS, on_time=1),) * len(hours)
         account = BatchAccounting("row", tuple(hours), counts, disposition, tuple(hours.values()))
         self.twin.both(lambda: machine.begin(RUN, batch, 0), store.begin(job, RUN, batch, now_ms=0))
         self.twin.both(

@@ -17,14 +17,14 @@ from tidegate.domain.config import JobConfig, Override
 from tidegate.domain.errors import DomainError, EventTimeMissing, JobComplete, TooManySubstreams
 from tidegate.domain.job import TokenClaim
 from tidegate.domain.policies import LimitingLag, LimitingLagAndLull, Reported
-from tidegate.domain.results import CommandResult
+from tidegate.domain.results import Effect
 from tidegate.store.capacity import Capacity
 from tidegate.store.merging import MAX_EACH
 
 CONFIG = JobConfig(LimitingLag(10))
 serial = itertools.count()
 
-Outcome = CommandResult | DomainError
+Outcome = Effect | DomainError
 
 
 class Clocked:
@@ -47,7 +47,7 @@ class Clocked:
 
         outcomes = self.driver(send())
         for outcome in outcomes:
-            if not isinstance(outcome, CommandResult | DomainError):
+            if not isinstance(outcome, Effect | DomainError):
                 raise outcome
         return outcomes
 
@@ -61,9 +61,9 @@ class Clocked:
         return self.driver(count())
 
 
-def of(outcomes: list[Outcome]) -> list[CommandResult]:
+def of(outcomes: list[Outcome]) -> list[Effect]:
     """Return the outcomes, and check that none is an error."""
-    results = [outcome for outcome in outcomes if isinstance(outcome, CommandResult)]
+    results = [outcome for outcome in outcomes if isinstance(outcome, Effect)]
     assert len(results) == len(outcomes), outcomes
     return results
 
@@ -269,8 +269,7 @@ def test_merged_reports_act_as_the_union_in_the_domain(make_driver: Callable[[],
         for wait_ms, at_once in sent:
             clocked.now_ms += wait_ms
             answers = [
-                outcome.state if isinstance(outcome, CommandResult) else str(outcome)
-                for outcome in clocked.reports(*at_once)
+                outcome.state if isinstance(outcome, Effect) else str(outcome) for outcome in clocked.reports(*at_once)
             ]
             assert answers == expected(machine, at_once, clocked.now_ms)
         rows = driver(clocked.store.reads.substreams(clocked.job)).rows

@@ -20,8 +20,8 @@ from tidegate.domain.job import Run
 from tidegate.domain.policies import LimitingLag
 from tidegate.store.connection import connect
 from tidegate.store.pipelining import NotReplicated, Replication
+from tidegate.store.replies import JobPageRequest
 from tidegate.store.servers import OneServer
-from tidegate.store.views import JobPageRequest
 from tidegate_spark.testing import CoordinatorProcess
 
 JOBS = [f"job-{number}" for number in range(40)]

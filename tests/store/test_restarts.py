@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.support.redis_servers import SERVERS, RedisServer, program
 from tests.support.serve import fails
 from tests.support.waiting import until
 from tidegate.domain.batches import PartitionReport
-from tidegate.domain.completeness import BatchAccounting, RowCounts
+from tidegate.domain.completeness import NO_ROWS, BatchAccounting
 from tidegate.domain.config import JobConfig
 from tidegate.domain.job import Run
 from tidegate.domain.policies import LimitingLag, TargetCompleteness
@@ -111,7 +112,7 @@ def write(driver: Driver, name: str) -> None:
             driver(store.begin(job, committed, batch))
             times = {"a": batch * HOUR + 1, "b": batch * HOUR + 2}
             driver(store.stage(job, committed, batch, PartitionReport(0, times, {"a": 5, "b": 2}, delays=delays)))
-            counts = (RowCounts(on_time=5, late=batch), RowCounts(on_time=2))
+            counts = (replace(NO_ROWS, on_time=5, late=batch), replace(NO_ROWS, on_time=2))
             driver(store.commit(job, committed, batch, BatchAccounting("row", ("a", "b"), counts)))
         driver(store.begin(job, opened, 0))
         driver(store.stage(job, opened, 0, PartitionReport(1, {"c": 100}, {"c": 1})))

@@ -14,7 +14,7 @@ from tests.support.driver import Driver, records
 from tests.support.store import JobStore
 from tests.support.versions.constants import library_with
 from tidegate.domain.batches import PartitionReport
-from tidegate.domain.completeness import BatchAccounting, RowCounts
+from tidegate.domain.completeness import NO_ROWS, BatchAccounting
 from tidegate.domain.config import MAX_OVERRIDES, MAX_WILDCARDS, JobConfig, Override
 from tidegate.domain.errors import EventTimeMissing, InvalidConfig
 from tidegate.domain.job import ANY_VERSION, Run
@@ -89,7 +89,7 @@ async def batch(store: JobStore, job: str, is_committed: bool) -> None:
         report = PartitionReport(partition, TIMES, dict.fromkeys(NAMES, 3), delays=DELAYS)
         await store.stage(job, RUN, 0, report, now_ms=1)
     if is_committed:
-        counts = tuple(RowCounts(on_time=5, late=1) for _ in NAMES)
+        counts = tuple(replace(NO_ROWS, on_time=5, late=1) for _ in NAMES)
         hours = tuple(((number % 50, 6, 0, 1),) for number in range(SIZE))
         accounting = BatchAccounting("pinned_watermark", tuple(NAMES), counts, "diverted", hours)
         await store.commit(job, RUN, 0, accounting, reported=2 * SIZE, now_ms=2)
@@ -310,7 +310,7 @@ def test_a_report_that_arrives_during_a_commit_counts(
         monkeypatch.setattr(functions, "join_reports", join_late)
         result = await store.commit(job_name, RUN, 0, None, reported=11)
         assert (result.applied, result.state.watermark) == (True, 40)
-        assert {row.substream: row.reported_rows for row in (await store.reads.substreams(job_name)).rows}["a"] == 7
+        assert {row.substream: row.reported for row in (await store.reads.substreams(job_name)).rows}["a"] == 7
 
     driver(check())
     assert joins == [10, 11]

@@ -43,7 +43,7 @@ from tidegate.domain.commands import NO_DELAYS
 from tidegate.domain.completeness import BatchAccounting, LateDisposition, RowCounts, RowsByDelay, RowsOfHour
 from tidegate.domain.config import JobConfig
 from tidegate.domain.job import ConfigVersion, PinnedWatermark, Run, TokenClaim
-from tidegate.domain.results import CommandResult, Holder
+from tidegate.domain.results import Effect, Holder
 from tidegate.domain.values import above
 from tidegate.domain.views import explain
 from tidegate.store import functions, servers
@@ -121,7 +121,7 @@ class Twins(RuleBasedStateMachine):
         explained = explain(self.machine, self.job_now, most)
         assert explain(held.job(self.machine.config), self.job_now, most) == explained
         for one in explained.holders if really else ():
-            self.remove_holder(one.holder)
+            self.remove_holder(one)
             answer = self.twin.answers[-1]
             assert (answer.coalesced_watermark, answer.watermark) == (
                 one.coalesced_watermark_without,
@@ -411,7 +411,7 @@ class Twins(RuleBasedStateMachine):
         again = self.last()
         if again is None or not clock_stood:
             return
-        assert self.twin.answers[-1] == answer or isinstance(again, CommandResult)
+        assert self.twin.answers[-1] == answer or isinstance(again, Effect)
         after = self.twin.compare_tables()
         uncounted = {"future_rows": 0, "tokens_ignored": 0, "limits": {}}
         assert [replace(row, future_rows=0) for row in after[0]] == [replace(row, future_rows=0) for row in before[0]]

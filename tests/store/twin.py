@@ -9,12 +9,12 @@ from typing import Any
 from tests.support.driver import Driver, records
 from tests.support.machine import JobMachine
 from tests.support.store import JobStore
-from tidegate.domain.completeness import RowCounts, Sketch
+from tidegate.domain.completeness import NO_ROWS, Sketch
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
 from tidegate.domain.history import SAMPLES_KEPT, Record
 from tidegate.domain.job import ConfigVersion
-from tidegate.domain.results import WatermarkState
+from tidegate.domain.results import JobWatermark
 from tidegate.domain.values import EXACT_DOUBLE
 from tidegate.store.capacity import Capacity
 from tidegate.store.keyspace import job_key
@@ -99,7 +99,7 @@ class Twin:
             assert not self.new_records
             return None
         answer = getattr(got, "state", got)
-        assert isinstance(answer, WatermarkState)
+        assert isinstance(answer, JobWatermark)
         self.answers.append(answer)
         return got
 
@@ -107,7 +107,7 @@ class Twin:
         """Change the configuration of the job; return whether it had the version (None: the current one)."""
         version = version or ConfigVersion(self.machine.state_epoch, self.revision)
 
-        async def put() -> WatermarkState:
+        async def put() -> JobWatermark:
             stored = await self.store.configure(self.job, config, {}, version, now_ms=self.now)
             assert stored.revision == self.machine.revision
             return stored.state
@@ -160,7 +160,7 @@ class Twin:
             of_one = self.driver(self.store.reads.late(self.job, key, self.now))
             of_hours = {hour: of_each[key] for hour, of_each in ledger.of_substreams.items() if key in of_each}
             self._same((of_one.diverted, of_one.hours), (self.machine.diverted_rows.get(key, 0), of_hours))
-            self._same(of_one.counts, self.machine.counts.get(key, RowCounts()))
+            self._same(of_one.rows, self.machine.counts.get(key, NO_ROWS))
         self._same(self._due(self.driver(self._next_change_ms())), self._due(self.machine.next_change_ms()))
         for interval_ms, kept in SAMPLES_KEPT.items():
             timeline = self.driver(self.store.reads.samples(self.job, interval_ms, kept, self.now))

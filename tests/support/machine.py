@@ -7,8 +7,8 @@ from typing import Any
 from tidegate.domain import batches, commands, evaluate, views
 from tidegate.domain.config import JobConfig
 from tidegate.domain.job import JobState
-from tidegate.domain.results import WatermarkState
-from tidegate.domain.views import JobSummary, QueryRow, SubstreamRow
+from tidegate.domain.results import JobWatermark
+from tidegate.domain.views import JobSummary, QueryStatus, SubstreamStatus
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     command.__name__: command
@@ -33,16 +33,16 @@ class JobMachine(JobState):
             raise AttributeError(name)
         return partial(COMMANDS[name], self)
 
-    def watermark_state(self) -> WatermarkState:
+    def watermark_state(self) -> JobWatermark:
         return evaluate.watermark_state(self)
 
     def summary(self) -> JobSummary:
         return views.status(self)
 
-    def substream_table(self, now_ms: int) -> list[SubstreamRow]:
+    def substream_table(self, now_ms: int) -> list[SubstreamStatus]:
         return views.substreams(self, now_ms)
 
-    def query_table(self) -> list[QueryRow]:
+    def query_table(self) -> list[QueryStatus]:
         return views.queries(self)
 
     def next_change_ms(self) -> int | None:

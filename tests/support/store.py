@@ -8,7 +8,7 @@ from tidegate.domain.commands import NO_DELAYS
 from tidegate.domain.completeness import BatchAccounting, RowsByDelay
 from tidegate.domain.history import NO_AUDIT, AuditInfo
 from tidegate.domain.job import Run, TokenClaim
-from tidegate.domain.results import CommandResult
+from tidegate.domain.results import Effect
 from tidegate.store import actions, jobs
 from tidegate.store.pieces import Column, accounting_pieces, direct_pieces, member_pieces, partition_pieces
 
@@ -32,29 +32,29 @@ class JobActions(actions.JobActions):
         max_event_times: Values | None = None,
         *rest: Any,
         **given: Any,
-    ) -> CommandResult:
+    ) -> Effect:
         pieces = member_pieces(query, names, max_event_times=column(names, max_event_times or {}))
         return await super().declare(job, query, pieces, *rest, **given)
 
     async def restore(  # type: ignore[override]
         self, job: str, query: str, watermarks: Values, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
-    ) -> CommandResult:
+    ) -> Effect:
         pieces = member_pieces(query, [*watermarks], watermarks=column(watermarks, watermarks))
         return await super().restore(job, query, pieces, audit, now_ms)
 
     async def idle(  # type: ignore[override]
         self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
-    ) -> CommandResult:
+    ) -> Effect:
         return await super().idle(job, query, member_pieces(query, names), audit, now_ms)
 
     async def done(  # type: ignore[override]
         self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
-    ) -> CommandResult:
+    ) -> Effect:
         return await super().done(job, query, member_pieces(query, names), audit, now_ms)
 
     async def evict(  # type: ignore[override]
         self, job: str, query: str, names: Sequence[str], audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
-    ) -> CommandResult:
+    ) -> Effect:
         return await super().evict(job, query, member_pieces(query, names), audit, now_ms)
 
 
@@ -78,7 +78,7 @@ class JobStore(jobs.JobStore):
         token: TokenClaim | None = None,
         now_ms: int | None = None,
         quota: int | None = None,
-    ) -> CommandResult:
+    ) -> Effect:
         names = [*{**max_event_times, **watermarks, **delays}]
         pieces = direct_pieces(
             names,
@@ -91,7 +91,7 @@ class JobStore(jobs.JobStore):
 
     async def stage(  # type: ignore[override]
         self, job: str, run: Run, batch_id: int, report: PartitionReport, *rest: Any, **given: Any
-    ) -> CommandResult:
+    ) -> Effect:
         names = [*dict.fromkeys([*report.substreams, *report.delays])]
         pieces = partition_pieces(
             run.query,
@@ -106,5 +106,5 @@ class JobStore(jobs.JobStore):
 
     async def commit(  # type: ignore[override]
         self, job: str, run: Run, batch_id: int, accounting: BatchAccounting | None, *rest: Any, **given: Any
-    ) -> CommandResult:
+    ) -> Effect:
         return await super().commit(job, run, batch_id, accounting_pieces(run.query, accounting), *rest, **given)

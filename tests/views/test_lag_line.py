@@ -1,7 +1,7 @@
 """The small line of a job in the list of jobs, drawn from the samples of the job and its state."""
 
 from tidegate.domain.history import Sample
-from tidegate.domain.results import WatermarkState
+from tidegate.domain.results import JobWatermark
 from tidegate.page.lag_line import HEIGHT, MARGIN, RANGE_MS, WIDTH, LagLine, lag_line
 from tidegate.page.lag_points import REPLAYED_MS
 
@@ -17,7 +17,7 @@ def sample(minutes_ago: int, lag_minutes: int | None) -> Sample:
 
 def line(lag_minutes: int | None, *samples: Sample) -> LagLine | None:
     watermark = None if lag_minutes is None else NOW - lag_minutes * MINUTE
-    return lag_line(samples, WatermarkState(1, "e", NOW, watermark, watermark, False, None))
+    return lag_line(samples, JobWatermark(1, "e", NOW, watermark, watermark, False, None))
 
 
 def test_the_line_is_straight_between_samples_and_ends_at_the_current_lag() -> None:

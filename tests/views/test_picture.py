@@ -4,20 +4,20 @@ from typing import Any
 
 import pytest
 
-from tidegate.domain.completeness import RowCounts
+from tidegate.domain.completeness import NO_ROWS
 from tidegate.domain.job import SubstreamState
-from tidegate.domain.views import SubstreamRow
+from tidegate.domain.views import SubstreamStatus
 from tidegate.page.picture import FLOOR, HEIGHT, Picture, picture
 from tidegate.page.scales import Scales
-from tidegate.store.views import Distribution
+from tidegate.store.replies import Distribution
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000
 
 
-def row(name: str, minutes: int | None, state: SubstreamState = "active") -> SubstreamRow:
+def row(name: str, minutes: int | None, state: SubstreamState = "active") -> SubstreamStatus:
     watermark = None if minutes is None else NOW + minutes * MINUTE
-    return SubstreamRow("", name, state, None, watermark, watermark, 0, NOW, 0, 0, RowCounts())
+    return SubstreamStatus("", name, state, None, watermark, watermark, None, NOW, 0, None, 0, 0, NO_ROWS)
 
 
 def job(watermark: int | None, highest: int | None, substream: str | None = "any") -> dict[str, Any]:

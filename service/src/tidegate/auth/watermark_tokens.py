@@ -10,7 +10,7 @@ from base64 import urlsafe_b64encode
 from functools import lru_cache
 
 from tidegate.domain.job import TokenClaim
-from tidegate.domain.results import WatermarkState
+from tidegate.domain.results import JobWatermark
 
 TOKENS_KEPT = 4096
 """Number of computed tokens that a replica caches."""
@@ -27,7 +27,7 @@ class Tokens:
         # Most clients send one of the latest tokens of their job, so most tokens are in the cache.
         self._token = lru_cache(TOKENS_KEPT)(self._compute)
 
-    def issue(self, job: str, answer: WatermarkState) -> str:
+    def issue(self, job: str, answer: JobWatermark) -> str:
         """Return the token of an answer."""
         return self._token(job, answer.incarnation, "" if answer.watermark is None else str(answer.watermark))
 

@@ -7,7 +7,7 @@ reports of its partitions, and ``commit`` applies them. ``heartbeat`` reports th
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tidegate.domain.completeness import BatchAccounting, RowCounts, RowsByDelay
+from tidegate.domain.completeness import NO_ROWS, BatchAccounting, RowsByDelay
 from tidegate.domain.errors import (
     BatchForgotten,
     BatchNotBegun,
@@ -31,7 +31,7 @@ from tidegate.domain.observe import (
     observe,
     set_aside_future,
 )
-from tidegate.domain.results import BeginResult, CommandResult
+from tidegate.domain.results import Begun, Effect
 from tidegate.domain.values import highest
 
 PINNED_WATERMARKS_KEPT = 100
@@ -67,7 +67,7 @@ def begin(
     now_ms: int,
     options: BeginOptions = DEFAULTS,
     token: TokenClaim | None = None,
-) -> BeginResult:
+) -> Begun:
     """Open a batch and pin its watermark, or return the pinned watermark of a batch that has already begun.
 
     The run becomes the current run of its query. The begin of a later batch commits the open batch, because Spark
@@ -104,9 +104,7 @@ def begin(
                 previous, previous_open = query.previous, query.previous_open
         case PinnedWatermark(pinned):  # an older batch: the client needs its pinned watermark only
             pass
-    return BeginResult(
-        reply(job), pinned, is_replay, joined, latest_event_time(job), previous, previous_open, job.revision
-    )
+    return Begun(reply(job), pinned, is_replay, joined, latest_event_time(job), previous, previous_open, job.revision)
 
 
 def _stored_pin(query: Query, batch_id: int, is_replay: bool, sent: PinnedWatermark | None) -> PinnedWatermark | None:
@@ -198,7 +196,7 @@ class PartitionReport:
 
 def stage(
     job: JobState, run: Run, batch_id: int, report: PartitionReport, now_ms: int, token: TokenClaim | None = None
-) -> CommandResult:
+) -> Effect:
     """Store the report of a partition until its batch commits; ignore it if the batch has committed.
 
     Raises:
@@ -225,7 +223,7 @@ def stage(
         set_each(staged.rows, report.partition, report.rows)
         set_each(staged.future_rows, report.partition, report.future_rows)
         set_each(staged.delays, report.partition, report.delays)
-    return CommandResult(reply(job), is_open)
+    return Effect(reply(job), is_open)
 
 
 # commit
@@ -240,7 +238,7 @@ def commit(
     waited_ms: int = 0,
     reported: int | None = None,
     token: TokenClaim | None = None,
-) -> CommandResult:
+) -> Effect:
     """Apply the staged reports of a batch and account for its rows, exactly once; a repeated commit changes nothing.
 
     Args:
@@ -270,7 +268,7 @@ def commit(
         evaluate(job)
         if accounting is not None:
             _account(job, run.query, accounting)
-    return CommandResult(reply(job), is_open)
+    return Effect(reply(job), is_open)
 
 
 def _commit_staged(job: JobState, name: str, query: Query) -> None:
@@ -298,7 +296,7 @@ def _account(job: JobState, query: str, accounting: BatchAccounting) -> None:
         job.total += counts
         job.diverted_total += diverted
         if key in job.substreams:
-            job.counts[key] = job.counts.get(key, RowCounts()) + counts
+            job.counts[key] = job.counts.get(key, NO_ROWS) + counts
             job.diverted_rows[key] = job.diverted_rows.get(key, 0) + diverted
     known = {name: (query, name) for name in accounting.substreams if (query, name) in job.substreams}
     rows = ((known.get(name), of_hour) for name, of_hour in accounting.by_hour())
@@ -316,7 +314,7 @@ def heartbeat(
     waited_ms: int = 0,
     after_batch: int | None = None,
     token: TokenClaim | None = None,
-) -> CommandResult:
+) -> Effect:
     """Advance the idle clock of a query that has no new data, unless a batch is open; it never goes back.
 
     Args:
@@ -340,7 +338,7 @@ def heartbeat(
     if applies:
         _advance_idle_clock(query, min(observed_ms, job.now_ms))
         evaluate(job)
-    return CommandResult(reply(job), applies)
+    return Effect(reply(job), applies)
 
 
 # Callers: runs of a query on its checkpoint

@@ -7,7 +7,7 @@ move, and replies.
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidegate.domain.batches import give_up
-from tidegate.domain.completeness import DelayStatistics, Ledger, RowCounts, RowsByDelay
+from tidegate.domain.completeness import NO_ROWS, DelayStatistics, Ledger, RowsByDelay
 from tidegate.domain.config import JobConfig, offer
 from tidegate.domain.errors import (
     BatchOpen,
@@ -48,7 +48,7 @@ from tidegate.domain.observe import (
     set_aside_future,
 )
 from tidegate.domain.policies import Policy, Reported, TimestampHistory
-from tidegate.domain.results import CommandResult, WatermarkState
+from tidegate.domain.results import Effect, JobWatermark
 from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, by_value, highest, member
 
 NO_VALUES: Values = {}
@@ -69,7 +69,7 @@ def _record_action(
 # The configuration
 
 
-def create(job: JobState, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
+def create(job: JobState, audit: AuditInfo = NO_AUDIT) -> JobWatermark:
     """Start a new job from its configuration and processing time."""
     job.completed_ms = job.coalesced_watermark_since_ms = job.watermark_since_ms = job.now_ms
     _retain(job)
@@ -84,7 +84,7 @@ def configure(
     now_ms: int,
     audit: AuditInfo = NO_AUDIT,
     version: ConfigVersion = ANY_VERSION,
-) -> WatermarkState:
+) -> JobWatermark:
     """Apply a configuration immediately, if the current configuration has a version.
 
     Watermarks do not go back. A changed policy starts from the max event time of the substream; an equal policy keeps
@@ -162,7 +162,7 @@ def report(
     watermarks: Values = NO_VALUES,
     delays: Mapping[str, RowsByDelay] = NO_DELAYS,
     token: TokenClaim | None = None,
-) -> CommandResult:
+) -> Effect:
     """Apply event times and watermarks immediately.
 
     Args:
@@ -193,7 +193,7 @@ def report(
     applied = observe(job, DIRECT, names, event_times, watermarks)
     lowest = min((min_event_times.get(name, time) for name, time in event_times.items()), default=None)
     evaluate(job, cap=lowest)
-    return CommandResult(reply(job), applied)
+    return Effect(reply(job), applied)
 
 
 # Substreams
@@ -206,7 +206,7 @@ def declare(
     now_ms: int,
     max_event_times: Mapping[str, int] | None = None,
     audit: AuditInfo = NO_AUDIT,
-) -> CommandResult:
+) -> Effect:
     """Make substreams known before their first event, so that they hold the watermark from the start.
 
     The watermark does not move before the next evaluation.
@@ -245,12 +245,12 @@ def declare(
     affected = [name for name in names if name in new or name in event_times]
     if affected:
         _record_action(job, "declare", audit, query, affected)
-    return CommandResult(reply(job), bool(affected))
+    return Effect(reply(job), bool(affected))
 
 
 def restore(
     job: JobState, query: str, watermarks: Mapping[str, int], now_ms: int, audit: AuditInfo = NO_AUDIT
-) -> CommandResult:
+) -> Effect:
     """Raise watermarks of known substreams, and raise C to the lowest watermark of all substreams.
 
     Holds limit C; the throttle does not.
@@ -272,10 +272,10 @@ def restore(
         lowest = min((substream.watermark for substream in job.substreams.values()), key=by_value)
         advance_coalesced(job, cap_by_holds(job, lowest))
         emit(job)
-    return CommandResult(reply(job), bool(new))
+    return Effect(reply(job), bool(new))
 
 
-def idle(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
+def idle(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: AuditInfo = NO_AUDIT) -> Effect:
     """Declare substreams idle, so that they do not hold the watermark until their next report.
 
     If any substream is unknown or done, no substream changes.
@@ -298,10 +298,10 @@ def idle(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: Au
     if new:
         _record_action(job, "idle", audit, query, new)
     evaluate(job)
-    return CommandResult(reply(job), bool(new))
+    return Effect(reply(job), bool(new))
 
 
-def done(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
+def done(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: AuditInfo = NO_AUDIT) -> Effect:
     """End substreams, so that they never hold the watermark again; the watermark does not go back.
 
     Raises:
@@ -316,7 +316,7 @@ def done(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: Au
     if new:
         _record_action(job, "done", audit, query, new)
     evaluate(job)
-    return CommandResult(reply(job), bool(new))
+    return Effect(reply(job), bool(new))
 
 
 def _check_known(job: JobState, query: str, names: Iterable[str]) -> None:
@@ -325,7 +325,7 @@ def _check_known(job: JobState, query: str, names: Iterable[str]) -> None:
         raise SubstreamNotFound(query, unknown)
 
 
-def evict(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
+def evict(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: AuditInfo = NO_AUDIT) -> Effect:
     """Remove substreams, and ignore unknown substreams; a later report adds them as new substreams.
 
     The watermark does not go back.
@@ -336,7 +336,7 @@ def evict(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: A
     if known:
         _record_action(job, "evict", audit, query, known)
     evaluate(job)
-    return CommandResult(reply(job), bool(known))
+    return Effect(reply(job), bool(known))
 
 
 def _forget(job: JobState, keys: Sequence[SubstreamKey]) -> None:
@@ -370,7 +370,7 @@ def _lower_maxima(job: JobState, removed: Iterable[Substream]) -> None:
 # Queries
 
 
-def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
+def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit: AuditInfo = NO_AUDIT) -> Effect:
     """End a query: refuse its current run, and abandon its open batch with the staged reports.
 
     Args:
@@ -391,14 +391,14 @@ def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit:
         raise QueryNotFound(query)
     advance_clock(job, now_ms)
     if known is not None and known.retired and not own:
-        return CommandResult(reply(job), False)
+        return Effect(reply(job), False)
     if successor == query:
         applied = known is not None and known.open
         if known is not None and applied:
             give_up(known)
             _record_action(job, "hand_over", audit, query, successor=query)
         evaluate(job)
-        return CommandResult(reply(job), applied)
+        return Effect(reply(job), applied)
     if known is None:  # no call yet: store a query that is retired
         known = job.queries[query] = Query("", "", job.now_ms)
     give_up(known)
@@ -409,7 +409,7 @@ def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit:
     names = [name for _, name in own if name != PLACEHOLDER]
     _record_action(job, "retire" if successor is None else "hand_over", audit, query, names, successor=successor)
     evaluate(job)
-    return CommandResult(reply(job), True)
+    return Effect(reply(job), True)
 
 
 def _hand_over(job: JobState, query: str, successor: str) -> None:
@@ -421,7 +421,7 @@ def _hand_over(job: JobState, query: str, successor: str) -> None:
         substream.last_event_ms = observed_time(job, successor)
         job.substreams[to] = substream
         job.substreams.pop((successor, PLACEHOLDER), None)
-        job.counts[to] = job.counts.get(to, RowCounts()) + job.counts.pop(key, RowCounts())
+        job.counts[to] = job.counts.get(to, NO_ROWS) + job.counts.pop(key, NO_ROWS)
         for table in (job.reported_rows, job.future_rows, job.diverted_rows):
             table[to] = table.get(to, 0) + table.pop(key, 0)
         if key in job.delays:
@@ -433,7 +433,7 @@ def _hand_over(job: JobState, query: str, successor: str) -> None:
 
 def hold(
     job: JobState, hold: str, at_most: int, duration_ms: int | None, now_ms: int, audit: AuditInfo = NO_AUDIT
-) -> CommandResult:
+) -> Effect:
     """Keep C, and therefore W, at or below ``at_most``; if C is already higher, C does not move.
 
     A repeated hold expires at the later of the two times. If ``duration_ms`` is None, the hold lasts until it is
@@ -455,15 +455,15 @@ def hold(
     if present is not None and present.in_force(job.now_ms):
         lasts = present.expires_ms is None or (expires_ms is not None and expires_ms <= present.expires_ms)
         if lasts:
-            return CommandResult(reply(job), False)
+            return Effect(reply(job), False)
     elif present is not None:
         job.evaluation_due = True  # the expired hold no longer limits C
     job.holds[hold] = Hold(hold, at_most, expires_ms, audit.reason)
     _record_action(job, "hold", audit, hold=hold, at_most=at_most)
-    return CommandResult(reply(job), True)
+    return Effect(reply(job), True)
 
 
-def release(job: JobState, hold: str, now_ms: int, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
+def release(job: JobState, hold: str, now_ms: int, audit: AuditInfo = NO_AUDIT) -> JobWatermark:
     """End a hold before it expires; raise HoldNotFound if the job has no such hold."""
     if hold not in job.holds:
         raise HoldNotFound(hold)
@@ -477,7 +477,7 @@ def release(job: JobState, hold: str, now_ms: int, audit: AuditInfo = NO_AUDIT) 
 # The job as a whole
 
 
-def complete(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT, up_to: int | None = None) -> CommandResult:
+def complete(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT, up_to: int | None = None) -> Effect:
     """End the input of a job: end all substreams, and move C to the end of the last frame with events.
 
     If ``up_to`` is given, C also moves to the end of the last frame that begins before ``up_to``, even in a complete
@@ -490,7 +490,7 @@ def complete(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT, up_to: int
     moves = up_to is not None and (job.coalesced_watermark is None or up_to > job.coalesced_watermark)
     if job.is_complete and not moves:
         advance_clock(job, now_ms)
-        return CommandResult(reply(job), False)
+        return Effect(reply(job), False)
     for name, query in sorted(job.queries.items(), key=lambda item: item[0].encode()):
         if query.open:
             raise BatchOpen(name, query.latest)
@@ -506,10 +506,10 @@ def complete(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT, up_to: int
     if not job.is_complete:
         job.is_complete, job.completed_ms = True, job.processing_time.observed_ms
     _record_action(job, "complete", audit, up_to=up_to)
-    return CommandResult(reply(job), True)
+    return Effect(reply(job), True)
 
 
-def reopen(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandResult:
+def reopen(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT) -> Effect:
     """Accept input again; the time while the job was complete does not count towards ``idle_timeout_ms``.
 
     The watermark does not go back. Rows below it are late.
@@ -520,10 +520,10 @@ def reopen(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT) -> CommandRe
         job.unattended_ms += job.processing_time.observed_ms - job.completed_ms
         _record_action(job, "reopen", audit)
         evaluate(job)
-    return CommandResult(reply(job), applied)
+    return Effect(reply(job), applied)
 
 
-def reset(job: JobState, now_ms: int, state_epoch: str, audit: AuditInfo = NO_AUDIT) -> WatermarkState:
+def reset(job: JobState, now_ms: int, state_epoch: str, audit: AuditInfo = NO_AUDIT) -> JobWatermark:
     """Start a new incarnation without a watermark; keep only the configuration, history and totals."""
     advance_clock(job, now_ms)
     job.incarnation += 1
@@ -545,7 +545,7 @@ def reset(job: JobState, now_ms: int, state_epoch: str, audit: AuditInfo = NO_AU
     return reply(job)
 
 
-def sweep(job: JobState, now_ms: int) -> WatermarkState:
+def sweep(job: JobState, now_ms: int) -> JobWatermark:
     """Evaluate the job because time has passed."""
     advance_clock(job, now_ms)
     evaluate(job, is_sweep=True)

@@ -13,7 +13,7 @@ from itertools import accumulate, groupby, repeat
 from operator import attrgetter, itemgetter
 from typing import Literal
 
-from tidegate.domain.values import SubstreamKey, member
+from tidegate.domain.values import SubstreamKey, described, member
 
 # Rows that queries account for, by class, substream and hour of event time
 
@@ -29,17 +29,28 @@ RowsByDelay = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """Rows by class."""
+    """Numbers of committed rows by row class."""
 
-    on_time: int = 0
-    updated: int = 0
-    late: int = 0
-    null_event_time: int = 0
-    future: int = 0
+    on_time: int = described(
+        "Rows at or above the pinned watermark of their batch. With windows: rows whose windows are all open.",
+        example=301204,
+    )
+    updated: int = described(
+        "Rows with a closed window within its allowed lateness. Such a row changes a written result.", example=118
+    )
+    late: int = described(
+        "Rows below the pinned watermark of their batch. With windows: rows with a window that no longer accepts rows.",
+        example=57,
+    )
+    null_event_time: int = described("Rows without an event time.", example=0)
+    future: int = described("Rows with an event time too far in the future.", example=0)
 
     def __add__(self, other: "RowCounts") -> "RowCounts":
         """Return the sums by class."""
         return RowCounts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+
+NO_ROWS = RowCounts(0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ conformance traces.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tidegate.domain.completeness import MAX_WEIGHT, STEPS, decayed
 from tidegate.domain.config import POLICY_LIMITS, offer
 from tidegate.domain.history import Kind, named
 from tidegate.domain.job import Hold, JobState, Query, Substream, SubstreamState, TokenClaim
-from tidegate.domain.results import Holder, HoldReason, WatermarkState
-from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, by_value, highest, member
+from tidegate.domain.results import Holder, HoldReason, JobWatermark
+from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, by_value, described, highest, member
 
 # The clock. It never goes back. Observed time excludes outages: the time in which no coordinator ran.
 
@@ -327,34 +328,39 @@ def held_by(job: JobState) -> Holder | None:
         query_name, query = lowest
         if behind is None or above(job.coalesced_watermark, query.pinned_watermark):
             since_ms = job.watermark_since_ms
-            return Holder("open_batch", query_name, None, query.latest, since_ms, begun_ms=query.begun_ms)
+            return _holder("open_batch", query_name, since_ms, batch_id=query.latest, begun_ms=query.begun_ms)
     if job.is_complete:
         return None
     since_ms = job.coalesced_watermark_since_ms
     furthest = job.max_watermark if behind is None else behind[1].uncapped_watermark
     hold = next(iter(holds_in_order(job)), None)
     if hold is not None and above(furthest, hold.at_most):
-        return Holder("hold", "", None, None, since_ms, hold.hold)
+        return _holder("hold", "", since_ms, hold=hold.hold)
     if behind is None:
         return None
     (query_name, name), substream = behind
     if name == PLACEHOLDER:
-        return Holder("missing_query", query_name, None, None, since_ms)
+        return _holder("missing_query", query_name, since_ms)
     reason: HoldReason = "slow"
     if state_of(substream, observed_time(job, query_name), job.config.idle_timeout_ms) == "blocked":
         reason = "blocked"
     elif substream.max_event_time is None and substream.uncapped_watermark is None:
         reason = "never_reported"
     last_event_ms = substream.last_event_ms + outage_ms(job, query_name)
-    return Holder(reason, query_name, name, None, since_ms, last_event_ms=last_event_ms)
+    return _holder(reason, query_name, since_ms, substream=name, last_event_ms=last_event_ms)
+
+
+def _holder(reason: HoldReason, query: str, since_ms: int, **given: Any) -> Holder:
+    absent = dict.fromkeys(("substream", "batch_id", "hold", "last_event_ms", "begun_ms"))
+    return Holder(reason, query, since_ms=since_ms, **absent | given)
 
 
 # The reply
 
 
-def watermark_state(job: JobState) -> WatermarkState:
+def watermark_state(job: JobState) -> JobWatermark:
     """Return the current watermark of a job."""
-    return WatermarkState(
+    return JobWatermark(
         job.incarnation,
         job.state_epoch,
         job.now_ms,
@@ -365,7 +371,7 @@ def watermark_state(job: JobState) -> WatermarkState:
     )
 
 
-def reply(job: JobState) -> WatermarkState:
+def reply(job: JobState) -> JobWatermark:
     """Record the movement of the watermark since the last reply, and return the watermark."""
     state = watermark_state(job)
     if (state.coalesced_watermark, state.watermark) != job.recorded:
@@ -387,30 +393,32 @@ def reply(job: JobState) -> WatermarkState:
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
-    """A limit that lets the watermark pass a holder without new data.
+class LimitDeadline:
+    """A limit that lets the watermark pass a holder, and the time at which it acts."""
 
-    ``at_ms`` is the earliest processing time at which the limit acts. If ``needs_query_report`` is true, the limit acts
-    only after the query of the holder has reported that it has no data.
-    """
+    limit: str = described("Name of the limit, or `expires_ms` for the expiry of a hold.", example="idle_timeout_ms")
+    at_ms: int = described(
+        "Processing time at which the limit acts if the holder sends nothing.", example=1357555512000
+    )
+    needs_query_report: bool = described(
+        "Whether the limit acts only after the query confirms, by a commit or heartbeat, that it has no data.",
+        example=True,
+    )
 
-    limit: str
-    at_ms: int
-    needs_query_report: bool = False
 
-
-def query_deadlines(job: JobState, query: str) -> Iterator[Deadline]:
+def query_deadlines(job: JobState, query: str) -> Iterator[LimitDeadline]:
     """Yield the deadline after which the substreams of a silent query no longer count, if the job has this limit."""
     timeout, seen_ms = job.config.query_timeout_ms, job.last_seen.get(query)
     if timeout is not None and seen_ms is not None:
-        yield Deadline("query_timeout_ms", seen_ms + job.unattended_ms + timeout)
+        yield LimitDeadline("query_timeout_ms", seen_ms + job.unattended_ms + timeout, needs_query_report=False)
 
 
-def batch_deadlines(job: JobState, name: str) -> Iterator[Deadline]:
+def batch_deadlines(job: JobState, name: str) -> Iterator[LimitDeadline]:
     """Yield the deadline after which the open batch of a query no longer holds W, if the job has this limit."""
     limit, query = job.config.max_batch_hold_ms, job.queries[name]
     if limit is not None and query.open and not query.released:
-        yield Deadline("max_batch_hold_ms", query.begun_observed_ms + job.unattended_ms + limit)
+        at_ms = query.begun_observed_ms + job.unattended_ms + limit
+        yield LimitDeadline("max_batch_hold_ms", at_ms, needs_query_report=False)
 
 
 def next_change_ms(job: JobState) -> int | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tidegate.domain.results import HoldReason, WatermarkState
+from tidegate.domain.results import HoldReason, JobWatermark
 
 # The history: a bounded record
 
@@ -139,7 +139,7 @@ class Sample:
     name: str
 
     @classmethod
-    def of(cls, state: WatermarkState) -> "Sample":
+    def of(cls, state: JobWatermark) -> "Sample":
         """Return the sample of a watermark."""
         holder = state.held_by
         if holder is None:
@@ -156,7 +156,7 @@ class Timeline:
         }
         self._latest_ms: int | None = None
 
-    def record(self, state: WatermarkState) -> None:
+    def record(self, state: JobWatermark) -> None:
         """Append a sample for each interval that has none yet. After its creation, an empty job has no samples."""
         is_empty = self._latest_ms is not None and state.watermark is None and state.held_by is None
         for interval_ms, samples in self._samples.items():

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from tidegate.domain.completeness import DelayStatistics, Ledger, RowCounts, RowsByDelay, Sketch
+from tidegate.domain.completeness import NO_ROWS, DelayStatistics, Ledger, RowCounts, RowsByDelay, Sketch
 from tidegate.domain.config import JobConfig
 from tidegate.domain.history import History, Timeline
 from tidegate.domain.policies import Policy, PolicyState, ProcessingTime, TimestampHistory
-from tidegate.domain.values import EXACT_DOUBLE, NumberRange, SubstreamKey, highest
+from tidegate.domain.values import EXACT_DOUBLE, NumberRange, SubstreamKey, described, highest
 
 SubstreamState = Literal["active", "blocked", "idle", "done"]
 Value = TypeVar("Value")
@@ -156,12 +156,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """An instruction to keep C at or below ``at_most`` until the hold is released or until ``expires_ms``."""
+    """A hold by an operator."""
 
-    hold: str
-    at_most: int
-    expires_ms: int | None
-    reason: str
+    hold: str = described("Name of the hold.", example="audit")
+    at_most: int = described("The watermark stays at or below this value.", example=1357552800000)
+    expires_ms: int | None = described(
+        "Processing time at which the hold expires. Null if it does not expire.", example=1357561860000
+    )
+    reason: str = described("Reason stated by the operator.", example="Audit of January")
 
     def in_force(self, now_ms: int) -> bool:
         """Return whether the hold is in force at ``now_ms``."""
@@ -218,7 +220,7 @@ class JobState:
     delays: dict[SubstreamKey, Sketch] = field(default_factory=dict)
     delay_statistics: DelayStatistics = field(default_factory=DelayStatistics)
     ledger: Ledger = field(default_factory=Ledger)
-    total: RowCounts = field(default_factory=RowCounts)
+    total: RowCounts = NO_ROWS
     future_total: int = 0
     diverted_total: int = 0
     tokens_ignored: int = 0

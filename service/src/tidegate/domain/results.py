@@ -3,37 +3,37 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from tidegate.domain.values import described
+
 HoldReason = Literal["slow", "never_reported", "blocked", "missing_query", "open_batch", "hold"]
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The substream, open batch, missing query or hold that keeps the emitted watermark at its value.
+    """The substream, open batch, missing query or hold that keeps the watermark at its value."""
 
-    By ``reason``, the holder is:
-
-    - ``open_batch``: the batch ``batch_id`` of ``query``,
-    - ``missing_query``: the expected query ``query``, whose substreams are not known yet,
-    - ``hold``: the hold with the name ``hold``,
-    - any other reason: the slowest active substream; ``query`` is "" for reports without batches.
-
-    ``since_ms`` is the processing time at which the watermark last moved. ``last_event_ms`` is the processing time of
-    the substream's last report (see :class:`~tidegate.domain.views.SubstreamRow`). ``begun_ms`` is the processing time
-    at which the open batch began.
-    """
-
-    reason: HoldReason
-    query: str
-    substream: str | None
-    batch_id: int | None
-    since_ms: int
-    hold: str | None = None
-    last_event_ms: int | None = None
-    begun_ms: int | None = None
+    reason: HoldReason = described(
+        "`slow`: the active substream with the lowest watermark. `never_reported`: a declared substream without "
+        "events. `blocked`: a substream that is silent for longer than the idle timeout, while its query has not "
+        "confirmed that it has no data. `missing_query`: an expected query without substreams. `open_batch`: an open "
+        "batch. `hold`: a hold by an operator.",
+        example="slow",
+    )
+    query: str = described("Query of the substream or batch, or the missing query.", example="departures")
+    substream: str | None = described("Substream that holds the watermark.", example="HNL")
+    batch_id: int | None = described("Open batch that holds the watermark.", example=None)
+    hold: str | None = described("Name of the hold.", example=None)
+    since_ms: int = described(
+        "Processing time of the last movement of the watermark, in Unix milliseconds.", example=1357554600000
+    )
+    last_event_ms: int | None = described(
+        "Processing time at which the last report of the substream took effect.", example=1357554612000
+    )
+    begun_ms: int | None = described("Processing time at which the open batch began.", example=None)
 
 
 @dataclass(frozen=True, slots=True)
-class WatermarkState:
+class JobWatermark:
     """The watermark of a job after a command.
 
     ``watermark`` is the emitted watermark W, ``coalesced_watermark`` is C. ``now_ms`` is the processing time of the
@@ -50,15 +50,15 @@ class WatermarkState:
 
 
 @dataclass(frozen=True, slots=True)
-class CommandResult:
+class Effect:
     """The result of a command that may be repeated. ``applied`` is true if this call had an effect."""
 
-    state: WatermarkState
+    state: JobWatermark
     applied: bool
 
 
 @dataclass(frozen=True, slots=True)
-class BeginResult:
+class Begun:
     """The result of the command ``begin``.
 
     ``replayed`` is true if the batch had already begun and keeps its ``pinned_watermark``. ``joined`` is true if an
@@ -68,7 +68,7 @@ class BeginResult:
     compares both with its own commits to detect that the store has lost its latest writes.
     """
 
-    state: WatermarkState
+    state: JobWatermark
     pinned_watermark: int | None
     replayed: bool
     joined: bool = False

@@ -1,4 +1,4 @@
-"""Names, numbers and declared parameters: what all other modules use."""
+"""Names, numbers, and declared members and parameters: what all other modules use."""
 
 import re
 from dataclasses import dataclass, field, fields
@@ -118,6 +118,14 @@ def above(a: int | None, b: int | None) -> bool:
 def by_value(value: int | None) -> tuple[bool, int]:
     """Return a key that sorts watermarks, None first."""
     return value is not None, value or 0
+
+
+# Members of records. The JSON Schema of the API has their descriptions and examples.
+
+
+def described(description: str, *, example: object, **options: Any) -> Any:
+    """Return a dataclass field for a member that answers contain; ``options`` are those of ``dataclasses.field``."""
+    return field(metadata={"description": description, "examples": [example]}, **options)
 
 
 # Declared parameters. Validation, the JSON Schema of a configuration, the configuration for the functions in Redis, and

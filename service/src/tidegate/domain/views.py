@@ -2,16 +2,23 @@
 
 from collections.abc import Iterator
 from copy import copy, deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
 from tidegate.domain import commands
-from tidegate.domain.completeness import RowCounts
-from tidegate.domain.evaluate import Deadline, batch_deadlines, observed_time, outage_ms, query_deadlines, state_of
+from tidegate.domain.completeness import NO_ROWS, RowCounts
+from tidegate.domain.evaluate import (
+    LimitDeadline,
+    batch_deadlines,
+    observed_time,
+    outage_ms,
+    query_deadlines,
+    state_of,
+)
 from tidegate.domain.history import History
 from tidegate.domain.job import Hold, JobState, Substream, SubstreamState
-from tidegate.domain.results import Holder, WatermarkState
-from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above
+from tidegate.domain.results import Holder, JobWatermark
+from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, described
 
 # The summary
 
@@ -72,37 +79,48 @@ def status(job: JobState) -> JobSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class SubstreamRow:
-    """One row of the table of substreams.
+class SubstreamStatus:
+    """One substream of one query."""
 
-    ``since_ms`` is the processing time at which ``state`` last changed; None if it has not changed. ``lag`` is None if
-    the policy has no lag. ``last_event_ms`` is the processing time of the last report that took effect, plus all later
-    outages of the query. ``reported_rows`` is the number of rows that executors reported in committed batches.
-    ``future_rows`` is the number of rows and reports that were set aside. ``counts`` contains the rows by class that
-    committed batches accounted for. Only the totals of the job include rows from before the substream was known.
-    """
+    query: str = described("Query. Empty for reports without batches.", example="departures")
+    substream: str = described("Name of the substream.", example="HNL")
+    state: SubstreamState = described(
+        "`active`: counts towards the minimum. `blocked`: silent for longer than the idle timeout, but counts until "
+        "its query confirms that it has no data. `idle`: does not count. `done`: ended, does not count.",
+        example="active",
+    )
+    since_ms: int | None = described(
+        "Processing time since which the substream has this state. Null if the state has not changed since the first "
+        "report or the declaration of the substream.",
+        example=1357527600000,
+    )
+    watermark: int | None = described("Watermark of the substream.", example=1357552800000)
+    max_event_time: int | None = described("Highest event time of the substream.", example=1357554600000)
+    skew: int | None = described("Distance behind the max watermark of the job, in milliseconds.", example=1800000)
+    # Of the last report that took effect, plus all later outages of the query.
+    last_event_ms: int = described(
+        "Processing time at which the last report of the substream took effect.", example=1357554612000
+    )
+    lag: int | None = described(
+        "Lag of the substream's policy in milliseconds. Null if the policy has no lag.", example=1800000
+    )
+    policy: str | None = described(
+        "Pattern of the override that applies. Null if the policy of the job applies.", example="HNL*"
+    )
+    # Only the totals of the job include rows from before the substream was known.
+    reported: int = described("Rows that executors reported in committed batches.", example=1843)
+    future_rows: int = described("Ignored rows and reports, whose event times are too far in the future.", example=0)
+    rows: RowCounts = field(metadata={"description": "Committed rows by row class."})
 
-    query: str
-    substream: str
-    state: SubstreamState
-    since_ms: int | None
-    watermark: int | None
-    max_event_time: int | None
-    lag: int | None
-    last_event_ms: int
-    reported_rows: int
-    future_rows: int
-    counts: RowCounts
 
-
-def substreams(job: JobState, now_ms: int) -> list[SubstreamRow]:
+def substreams(job: JobState, now_ms: int) -> list[SubstreamStatus]:
     """Return all substreams, sorted by query and name, with their states at ``now_ms``."""
     now_ms = max(now_ms, job.now_ms)
     named = [item for item in sorted(job.substreams.items()) if item[0][1] != PLACEHOLDER]
-    return [_substream_row(job, key, substream, now_ms) for key, substream in named]
+    return [_substream(job, key, substream, now_ms) for key, substream in named]
 
 
-def _substream_row(job: JobState, key: SubstreamKey, substream: Substream, now_ms: int) -> SubstreamRow:
+def _substream(job: JobState, key: SubstreamKey, substream: Substream, now_ms: int) -> SubstreamStatus:
     query, name = key
     timeout = job.config.idle_timeout_ms
     state = "done" if job.is_complete else state_of(substream, observed_time(job, query, now_ms), timeout)
@@ -112,47 +130,48 @@ def _substream_row(job: JobState, key: SubstreamKey, substream: Substream, now_m
         since_ms = job.completed_ms + job.unattended_ms
     elif state == "blocked" and timeout is not None:
         since_ms = last_event_ms + timeout
-    return SubstreamRow(
+    watermark, max_watermark = substream.watermark, job.max_watermark
+    return SubstreamStatus(
         query=query,
         substream=name,
         state=state,
         since_ms=since_ms,
-        watermark=substream.watermark,
+        watermark=watermark,
         max_event_time=substream.max_event_time,
-        lag=None if state == "done" else substream.policy_state.lag,
+        skew=None if watermark is None or max_watermark is None else max_watermark - watermark,
         last_event_ms=last_event_ms,
-        reported_rows=job.reported_rows.get(key, 0),
+        lag=None if state == "done" else substream.policy_state.lag,
+        policy=job.config.override_of(name),
+        reported=job.reported_rows.get(key, 0),
         future_rows=job.future_rows.get(key, 0),
-        counts=job.counts.get(key, RowCounts()),
+        rows=job.counts.get(key, NO_ROWS),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class QueryRow:
-    """One query of a job, with its latest batch.
+class QueryStatus:
+    """One query and its latest batch."""
 
-    ``idle_clock_ms`` is the processing time up to which the query is known to have processed all input.
-    ``batch_released`` is true if the open batch no longer holds the watermark. ``retired`` is true if only a new run
-    may continue the query.
-    """
-
-    query: str
-    query_id: str
-    run_id: str
-    batch_id: int | None
-    batch_open: bool
-    pinned_watermark: int | None
-    begun_ms: int | None
-    idle_clock_ms: int | None
-    last_contact_ms: int
-    batch_released: bool = False
-    retired: bool = False
+    query: str = described("Name of the query.", example="departures")
+    query_id: str = described("Id of the query's checkpoint.", example="7d1f5c5e-9a0b-4a7e-8f63-0c3f3a1d2b4c")
+    run_id: str = described("Id of the latest start of the query.", example="c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1")
+    batch_id: int | None = described("Number of the latest batch.", example=41)
+    batch_open: bool = described("Whether the latest batch is open.", example=True)
+    batch_released: bool = described("Whether the batch is open, but a limit let the watermark pass it.", example=False)
+    # Only a new run may continue a retired query.
+    retired: bool = described("Whether an operator has retired the query.", example=False)
+    pinned_watermark: int | None = described("Pinned watermark of the batch.", example=1357552800000)
+    begun_ms: int | None = described("Processing time at which the batch began.", example=1357554640000)
+    idle_clock_ms: int | None = described(
+        "Processing time up to which the query has processed all input.", example=1357554630000
+    )
+    last_contact_ms: int = described("Processing time of the last contact with the query.", example=1357554655000)
 
 
-def queries(job: JobState) -> list[QueryRow]:
+def queries(job: JobState) -> list[QueryStatus]:
     """Return all queries, sorted by name."""
     return [
-        QueryRow(
+        QueryStatus(
             query=name,
             query_id=query.query_id,
             run_id=query.run_id,
@@ -177,7 +196,7 @@ LONG_MS = 60_000
 """Time after which an open batch or a silent substream counts as holding the watermark."""
 
 
-def health(state: WatermarkState, summary: JobSummary, stale_after_ms: int, max_lag_ms: int | None) -> Health:
+def health(state: JobWatermark, summary: JobSummary, stale_after_ms: int, max_lag_ms: int | None) -> Health:
     """Return the health of a job.
 
     A job that is held and lagging is ``held``, because its holder is the cause that an operator can act on. Lists show
@@ -231,29 +250,34 @@ MAX_HOLDERS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainedHolder:
-    """A holder, its deadlines (earliest first), and the watermarks without this holder and all earlier holders."""
+class ExplainedHolder(Holder):
+    """A holder, and the watermark without it and the holders before it in the list."""
 
-    holder: Holder
-    until: tuple[Deadline, ...]
-    coalesced_watermark_without: int | None
-    watermark_without: int | None
+    until: tuple[LimitDeadline, ...] = field(
+        metadata={"description": "Limits that let the watermark pass the holder, sorted by time."}
+    )
+    coalesced_watermark_without: int | None = described(
+        "Coalesced watermark without this holder and the holders before it.", example=1357556400000
+    )
+    watermark_without: int | None = described(
+        "Emitted watermark without this holder and the holders before it.", example=1357556400000
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ExplainedWatermark:
     """The current watermark and its holders in order.
 
     ``next_step`` is the merged watermark from which the throttle lets C move. None: C has no value, or C follows every
     advance.
     """
 
-    state: WatermarkState
+    state: JobWatermark
     holders: tuple[ExplainedHolder, ...]
     next_step: int | None
 
 
-def explain(job: JobState, now_ms: int, limit: int = 3) -> Explanation:
+def explain(job: JobState, now_ms: int, limit: int = 3) -> ExplainedWatermark:
     """Explain a job at ``now_ms`` by its first ``limit`` holders, without changing the job.
 
     An explanation removes each holder from a copy of the job, by the same command that an operator would use. It
@@ -270,12 +294,19 @@ def explain(job: JobState, now_ms: int, limit: int = 3) -> Explanation:
     while holder is not None and len(holders) < min(limit, MAX_HOLDERS):
         until = tuple(sorted(_until(trial, holder), key=lambda one: (one.at_ms, one.limit)))
         without = _remove(trial, holder, now_ms)
-        holders.append(ExplainedHolder(holder, until, without.coalesced_watermark, without.watermark))
+        members = {each.name: getattr(holder, each.name) for each in fields(Holder)}
+        found = ExplainedHolder(
+            **members,
+            until=until,
+            coalesced_watermark_without=without.coalesced_watermark,
+            watermark_without=without.watermark,
+        )
+        holders.append(found)
         holder = without.held_by
-    return Explanation(state, tuple(holders), next_step)
+    return ExplainedWatermark(state, tuple(holders), next_step)
 
 
-def _remove(job: JobState, holder: Holder, now_ms: int) -> WatermarkState:
+def _remove(job: JobState, holder: Holder, now_ms: int) -> JobWatermark:
     """Remove a holder: evict a substream, retire an expected query, abandon an open batch, or release a hold."""
     match holder.reason:
         case "hold":
@@ -290,13 +321,13 @@ def _remove(job: JobState, holder: Holder, now_ms: int) -> WatermarkState:
             return commands.evict(job, holder.query, [holder.substream], now_ms).state
 
 
-def _until(job: JobState, holder: Holder) -> Iterator[Deadline]:
+def _until(job: JobState, holder: Holder) -> Iterator[LimitDeadline]:
     """Yield the deadlines after which a holder no longer holds the watermark."""
     if holder.reason == "hold":
         assert holder.hold is not None
         expires_ms = job.holds[holder.hold].expires_ms
         if expires_ms is not None:
-            yield Deadline("expires_ms", expires_ms)
+            yield LimitDeadline("expires_ms", expires_ms, needs_query_report=False)
         return
     if holder.reason == "open_batch":
         yield from batch_deadlines(job, holder.query)
@@ -308,16 +339,19 @@ def _until(job: JobState, holder: Holder) -> Iterator[Deadline]:
     if job.retention is not None:
         at_ms = job.retention.next_change_ms(lambda value: above(value, job.coalesced_watermark))
         if at_ms is not None:
-            yield Deadline("max_retention_ms", at_ms + job.unattended_ms)
+            yield LimitDeadline("max_retention_ms", at_ms + job.unattended_ms, needs_query_report=False)
 
 
-def _substream_deadlines(job: JobState, query: str, substream: Substream, last_event_ms: int) -> Iterator[Deadline]:
+def _substream_deadlines(
+    job: JobState, query: str, substream: Substream, last_event_ms: int
+) -> Iterator[LimitDeadline]:
     idle_timeout_ms = job.config.idle_timeout_ms
     if idle_timeout_ms is not None:
-        yield Deadline("idle_timeout_ms", last_event_ms + idle_timeout_ms, needs_query_report=query != DIRECT)
+        yield LimitDeadline("idle_timeout_ms", last_event_ms + idle_timeout_ms, needs_query_report=query != DIRECT)
     if substream.policy.limit is not None:
         at = job.processing_time
         moves_ms = substream.policy_state.next_change_ms(substream.uncapped_watermark, at)
         # Times above numbers.highest are not exact.
         if moves_ms is not None and moves_ms <= job.numbers.highest:
-            yield Deadline(substream.policy.limit, max(moves_ms, at.observed_ms + 1) + job.unattended_ms)
+            at_ms = max(moves_ms, at.observed_ms + 1) + job.unattended_ms
+            yield LimitDeadline(substream.policy.limit, at_ms, needs_query_report=False)

@@ -20,7 +20,7 @@ from tidegate.page.render import render
 from tidegate.page.sections import Sections
 from tidegate.reads.sentences import status_sentence
 from tidegate.reads.status import job_status
-from tidegate.store.views import Status
+from tidegate.store.replies import Status
 from tidegate.web.context import Context
 
 log = logging.getLogger(__name__)

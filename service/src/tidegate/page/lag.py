@@ -22,7 +22,7 @@ HolderKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class HeldSpan:
     """A range of processing time with one holder, in percent of the chart."""
 
     color: str
@@ -67,7 +67,7 @@ class LagChart:
     lowest: int
     highest: int
     lag_at_start: int | None
-    spans: Sequence[Span]
+    spans: Sequence[HeldSpan]
     shares: Sequence[HeldShare]
     points: Sequence[tuple[int, int | None, str]]
 
@@ -180,11 +180,11 @@ def _held(parts: Sequence[_Stretch]) -> tuple[Mapping[HolderKey, str], Sequence[
     return colors, shares
 
 
-def _spans(parts: Sequence[_Stretch], times: Range, colors: Mapping[HolderKey, str]) -> Iterator[Span]:
+def _spans(parts: Sequence[_Stretch], times: Range, colors: Mapping[HolderKey, str]) -> Iterator[HeldSpan]:
     """Yield the holders in order of time, with neighboring stretches of one holder as one span."""
     for key, group in groupby(parts, key=lambda part: _key(part.sample)):
         if key is not None:
             held = list(group)
             from_ms, to_ms = held[0].from_ms, held[-1].to_ms
             x, end = times.position(from_ms), times.position(to_ms)
-            yield Span(colors.get(key, "holder-other"), x, round(end - x, 3), from_ms, to_ms, _pieces(key))
+            yield HeldSpan(colors.get(key, "holder-other"), x, round(end - x, 3), from_ms, to_ms, _pieces(key))

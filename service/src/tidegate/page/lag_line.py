@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidegate.domain.history import COARSE_MS, Sample
-from tidegate.domain.results import WatermarkState
+from tidegate.domain.results import JobWatermark
 from tidegate.page.lag_points import Point, lag_points
 from tidegate.page.scales import Range, polyline
 
@@ -32,7 +32,7 @@ class LagLine:
     highest: int
 
 
-def lag_line(samples: Sequence[Sample], state: WatermarkState) -> LagLine | None:
+def lag_line(samples: Sequence[Sample], state: JobWatermark) -> LagLine | None:
     """Return the line of a job from samples, oldest first, to its current state; None if it has no line."""
     points = lag_points(samples, state.watermark, RANGE_MS, state.now_ms)
     if points is None:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.domain.values import SubstreamKey, by_value
-from tidegate.domain.views import SubstreamRow
+from tidegate.domain.views import SubstreamStatus
 from tidegate.page.scales import SMALLEST_MS, Range, Scales
 from tidegate.reads.job_page import ACTIVE
-from tidegate.store.views import Distribution
+from tidegate.store.replies import Distribution
 
 COLUMN = 0.9
 """Width of a column of marks, in percent."""
@@ -42,14 +42,14 @@ class Mark:
     substream without a watermark is at the left end.
     """
 
-    row: SubstreamRow
+    row: SubstreamStatus
     x: float
     y: float
     is_holder: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class DensityBar:
     """The substreams of a large job whose watermarks are in one bin. Heights are in pixels."""
 
     from_ms: int
@@ -78,7 +78,7 @@ class Picture:
     axis: Range
     lines: Sequence[Line]
     marks: Sequence[Mark]
-    bars: Sequence[Bar]
+    bars: Sequence[DensityBar]
     stragglers: Sequence[Mark]
     earlier: int
 
@@ -89,8 +89,8 @@ class Picture:
 
 def picture(
     job: Mapping[str, Any],
-    rows: Sequence[SubstreamRow] | None,
-    slowest: Sequence[SubstreamRow],
+    rows: Sequence[SubstreamStatus] | None,
+    slowest: Sequence[SubstreamStatus],
     distribution: Distribution | None,
     scales: Scales,
 ) -> Picture | None:
@@ -129,7 +129,7 @@ def picture(
     return Picture(axis, lines, (), bars, stragglers, earlier)
 
 
-def _holders(active: Sequence[SubstreamRow], held_by: Mapping[str, Any] | None) -> Collection[SubstreamKey]:
+def _holders(active: Sequence[SubstreamStatus], held_by: Mapping[str, Any] | None) -> Collection[SubstreamKey]:
     """Return the substreams with the lowest watermark, if a substream holds W. No watermark is lower than any."""
     if held_by is None or held_by["substream"] is None:
         return set()
@@ -137,9 +137,9 @@ def _holders(active: Sequence[SubstreamRow], held_by: Mapping[str, Any] | None) 
     return {(row.query, row.substream) for row in active if by_value(row.watermark) == lowest}
 
 
-def _marks(rows: Iterable[SubstreamRow], holders: Collection[SubstreamKey], axis: Range) -> tuple[list[Mark], int]:
+def _marks(rows: Iterable[SubstreamStatus], holders: Collection[SubstreamKey], axis: Range) -> tuple[list[Mark], int]:
     """Return the marks of the substreams on the axis, and the number of substreams left of the axis."""
-    columns: dict[int, list[tuple[float, SubstreamRow]]] = {}
+    columns: dict[int, list[tuple[float, SubstreamStatus]]] = {}
     earlier = 0
     for row in sorted(rows, key=lambda row: (row.state not in ACTIVE, row.query, row.substream)):
         if row.watermark is not None and row.watermark < axis.start:
@@ -157,7 +157,7 @@ def _marks(rows: Iterable[SubstreamRow], holders: Collection[SubstreamKey], axis
     return sorted(marks, key=lambda mark: mark.is_holder), earlier
 
 
-def _bars(found: Distribution, axis: Range) -> list[Bar]:
+def _bars(found: Distribution, axis: Range) -> list[DensityBar]:
     tallest = max(*(one + other for one, other in zip(found.active, found.others, strict=True)), 1)
 
     def height(count: int) -> float:
@@ -169,7 +169,7 @@ def _bars(found: Distribution, axis: Range) -> list[Bar]:
         x, end = max(axis.position(start), 0.0), min(axis.position(start + found.width_ms), 100.0)
         if active + others and x < end:
             bars.append(
-                Bar(
+                DensityBar(
                     start,
                     start + found.width_ms,
                     x,

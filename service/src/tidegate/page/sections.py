@@ -1,7 +1,7 @@
 """The sections of pages, as markup."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from heapq import nlargest
 from typing import Any
@@ -112,7 +112,7 @@ def _holding(page: JobPage, record: Mapping[str, Any], view: JobPageSelection) -
 
 def _substreams(page: JobPage, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the table of substreams. The holder is the first row of the first page, and no other row."""
-    first = [] if page.holder is None or page.selection.after else [page.holder.model_dump()]
+    first = [] if page.holder is None or page.selection.after else [asdict(page.holder)]
     others = page.substreams.model_dump()["substreams"]
     rows = [*first, *(row for row in others if not _is_holder(row, record["held_by"]))]
     return {

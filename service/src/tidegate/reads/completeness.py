@@ -13,14 +13,14 @@ from tidegate.domain.policies import Policy, TargetCompleteness
 from tidegate.domain.values import SubstreamKey
 from tidegate.reads.config import stored_config
 from tidegate.reads.reader import Reader
-from tidegate.reads.types import Record
+from tidegate.reads.types import Answer
 from tidegate.reads.watermark import WatermarkState
-from tidegate.store import views
+from tidegate.store import replies
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 
 
-class DelayQuantile(Record):
+class DelayQuantile(Answer):
     """A quantile of the delays of rows."""
 
     share: float = Field(description="Share of the measured rows.", examples=[0.99])
@@ -29,7 +29,7 @@ class DelayQuantile(Record):
     )
 
 
-class CompletenessPoint(Record):
+class CompletenessPoint(Answer):
     """A point of the completeness curve."""
 
     lag_ms: int = Field(description="Lag in milliseconds.", examples=[1800000])
@@ -115,12 +115,12 @@ async def read_completeness(reader: Reader, job: str, selection: CurveSelection)
     if key not in delays.substreams or not rows:
         raise SubstreamNotFound(key[0], [key[1]])
     lag, sketch = delays.substreams[key]
-    members = _members(selection, sketch, delays.statistics.wait, config.policy_of(key[1]), rows[0].counts)
+    members = _members(selection, sketch, delays.statistics.wait, config.policy_of(key[1]), rows[0].rows)
     return Completeness(**reader.members(job, delays.state), lag_ms=lag, **members)
 
 
 def completeness_of_job(
-    reader: Reader, job: str, status: views.Status, delays: views.Delays, selection: CurveSelection
+    reader: Reader, job: str, status: replies.Status, delays: replies.Delays, selection: CurveSelection
 ) -> Completeness:
     """Return the completeness of a job.
 
@@ -140,7 +140,7 @@ def completeness_of_job(
     return Completeness(**reader.members(job, delays.state), lag_ms=lag, **members)
 
 
-def _checked_config(status: views.Status, selection: CurveSelection) -> JobConfig:
+def _checked_config(status: replies.Status, selection: CurveSelection) -> JobConfig:
     config = stored_config(status.config)
     if selection.window_ms and isinstance(config.throttle, FrameThrottle):
         raise FrameInForce("window_ms")

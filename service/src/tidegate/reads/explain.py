@@ -1,43 +1,12 @@
 """The explanation of a watermark: its holders and their deadlines."""
 
-from dataclasses import asdict
-
 from pydantic import Field
 
-from tidegate.domain.views import explain
+from tidegate.domain.views import ExplainedHolder, explain
 from tidegate.reads.config import stored_config
 from tidegate.reads.reader import Reader
-from tidegate.reads.types import Record
-from tidegate.reads.watermark import Holder, WatermarkState
-from tidegate.store.snapshot import Snapshot
-
-
-class LimitDeadline(Record):
-    """A limit that lets the watermark pass a holder, and the time at which it acts."""
-
-    limit: str = Field(
-        description="Name of the limit, or `expires_ms` for the expiry of a hold.", examples=["idle_timeout_ms"]
-    )
-    at_ms: int = Field(
-        description="Processing time at which the limit acts if the holder sends nothing.", examples=[1357555512000]
-    )
-    needs_query_report: bool = Field(
-        description="Whether the limit acts only after the query confirms, by a commit or heartbeat, that it has no "
-        "data.",
-        examples=[True],
-    )
-
-
-class ExplainedHolder(Holder):
-    """A holder, and the watermark without it and the holders before it in the list."""
-
-    until: list[LimitDeadline] = Field(description="Limits that let the watermark pass the holder, sorted by time.")
-    coalesced_watermark_without: int | None = Field(
-        description="Coalesced watermark without this holder and the holders before it.", examples=[1357556400000]
-    )
-    watermark_without: int | None = Field(
-        description="Emitted watermark without this holder and the holders before it.", examples=[1357556400000]
-    )
+from tidegate.reads.watermark import WatermarkState
+from tidegate.store.replies import Snapshot
 
 
 class Explanation(WatermarkState):
@@ -70,6 +39,6 @@ def explanation_of(reader: Reader, job: str, snapshot: Snapshot, limit: int) -> 
     explanation = explain(state, state.now_ms, limit)
     return Explanation(
         **reader.members(job, explanation.state),
-        holders=[ExplainedHolder.model_validate(asdict(one) | asdict(one.holder)) for one in explanation.holders],
+        holders=explanation.holders,
         next_step=explanation.next_step,
     )

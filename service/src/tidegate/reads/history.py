@@ -5,13 +5,11 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
-from tidegate.domain.history import MOVEMENTS, RECORDS_KEPT, Kind
-from tidegate.domain.history import Record as DomainRecord
+from tidegate.domain.history import MOVEMENTS, RECORDS_KEPT, Kind, Record
 from tidegate.reads.reader import Reader
-from tidegate.reads.types import Record
+from tidegate.reads.types import Answer
 from tidegate.reads.watermark import WatermarkState
-from tidegate.store.replies import order
-from tidegate.store.views import History
+from tidegate.store.replies import HistoryReply, order
 
 RECORD_ID = r"^[0-9]{1,16}-[0-9]{1,19}$"
 
@@ -34,7 +32,7 @@ _KINDS = (
 )
 
 
-class PassedSubstreams(Record):
+class PassedSubstreams(Answer):
     """The substreams that the watermark passed because of a limit."""
 
     limit: str = Field(description="Name of the limit.", examples=["max_retention_ms"])
@@ -44,7 +42,7 @@ class PassedSubstreams(Record):
     )
 
 
-class HistoryRecord(Record):
+class HistoryRecord(Answer):
     """One event in the history of a job. Members that do not apply to its kind are absent."""
 
     model_config = ConfigDict(
@@ -108,7 +106,7 @@ class HistoryRecord(Record):
     )
 
     @classmethod
-    def of(cls, record_id: str, record: DomainRecord) -> Self:
+    def of(cls, record_id: str, record: Record) -> Self:
         """Return a record with its id.
 
         Raises:
@@ -161,7 +159,7 @@ async def read_history(
     )
 
 
-def records_page(found: History, limit: int) -> dict[str, Any]:
+def records_page(found: HistoryReply, limit: int) -> dict[str, Any]:
     """Return the members ``records`` and ``next`` of a page."""
     records = [HistoryRecord.of(*entry) for entry in found.records[:limit]]
     return {"records": records, "next": records[-1].id if len(found.records) > limit else None}

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from tidegate.domain.history import COARSE_MS, FINE_MS, SAMPLES_KEPT, Sample
 from tidegate.domain.job import SubstreamState
 from tidegate.domain.values import SubstreamKey, member
-from tidegate.domain.views import SubstreamRow
+from tidegate.domain.views import SubstreamStatus
 from tidegate.reads.completeness import Completeness, CurveSelection, completeness_of_job
 from tidegate.reads.explain import Explanation, explanation_of
 from tidegate.reads.history import FILTERS, RECORD_ID, HistoryRecord, fold, records_page
@@ -23,14 +23,12 @@ from tidegate.reads.substreams import (
     FoundSubstreams,
     Position,
     Selection,
-    SubstreamStatus,
     SubstreamTable,
     read_substreams,
     slowest_substreams,
-    substream_row,
     substream_table,
 )
-from tidegate.store import views
+from tidegate.store import replies
 from tidegate.times import ROUND_MS
 
 HOLDERS = 3
@@ -113,9 +111,9 @@ class JobPage:
     next: str | None
     completeness: Completeness
     late: LateRows
-    all_substreams: Sequence[SubstreamRow] | None
-    slowest: Sequence[SubstreamRow]
-    distribution: views.Distribution | None
+    all_substreams: Sequence[SubstreamStatus] | None
+    slowest: Sequence[SubstreamStatus]
+    distribution: replies.Distribution | None
     holder: SubstreamStatus | None
     samples: Sequence[Sample]
 
@@ -154,13 +152,13 @@ async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> J
         all_substreams=found.substreams.rows if found.substreams.is_complete else None,
         slowest=_slowest(found.substreams, wanted, holder),
         distribution=found.distribution,
-        holder=holder and substream_row(found.substreams, holder),
+        holder=next((row for row in found.substreams.rows if (row.query, row.substream) == holder), None),
         samples=found.samples,
     )
 
 
 async def _history(
-    reader: Reader, job: str, found: views.History, wanted: JobPageSelection
+    reader: Reader, job: str, found: replies.HistoryReply, wanted: JobPageSelection
 ) -> tuple[Sequence[Sequence[HistoryRecord]], str | None]:
     """Return the rows of the history, and the cursor of the next page. A filter by kind needs a read of its own."""
     if wanted.kind:
@@ -176,19 +174,19 @@ async def _history(
 
 
 def _slowest(
-    found: views.SubstreamTable, wanted: JobPageSelection, holder: SubstreamKey | None
-) -> Sequence[SubstreamRow]:
+    found: replies.SubstreamsReply, wanted: JobPageSelection, holder: SubstreamKey | None
+) -> Sequence[SubstreamStatus]:
     """Return the slowest substreams, if the page has read them, or the holder."""
     if wanted.is_slowest_first and not wanted.after:
         return found.slowest
     return [row for row in found.rows if (row.query, row.substream) == holder]
 
 
-def _request(wanted: JobPageSelection) -> views.JobPageRequest:
+def _request(wanted: JobPageSelection) -> replies.JobPageRequest:
     range_ms = RANGES_MS[wanted.range]
     interval_ms = FINE_MS if range_ms <= FINE_MS * SAMPLES_KEPT[FINE_MS] else COARSE_MS
     last = Position.parse(wanted.after)
-    return views.JobPageRequest(
+    return replies.JobPageRequest(
         holders=HOLDERS,
         records=1 if wanted.kind else RECORDS_READ + 1,
         before=wanted.before or None,

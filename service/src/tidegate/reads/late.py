@@ -1,21 +1,19 @@
 """Late rows of a job or a substream, by hour of event time."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from pydantic import Field
 
-from tidegate.domain import completeness as domain
-from tidegate.domain.completeness import HOUR, HourCounts, Span, spans
+from tidegate.domain.completeness import HOUR, NO_ROWS, HourCounts, RowCounts, Span, spans
 from tidegate.domain.errors import SubstreamNotFound
 from tidegate.domain.values import SubstreamKey
 from tidegate.reads.reader import Reader
-from tidegate.reads.status import RowCounts
-from tidegate.reads.types import Record
+from tidegate.reads.types import Answer
 from tidegate.reads.watermark import WatermarkState
-from tidegate.store import views
+from tidegate.store import replies
 
 
-class LateCounts(Record):
+class LateCounts(Answer):
     """Numbers of updated, dropped and diverted rows."""
 
     rows: int | None = Field(description="Number of all rows. Null if unknown.", examples=[1921])
@@ -69,7 +67,7 @@ async def read_late(reader: Reader, job: str, substream: SubstreamKey | None = N
 
 
 def late_rows(
-    reader: Reader, job: str, known: views.LateRows, substream: SubstreamKey | None = None, max_spans: int = 20
+    reader: Reader, job: str, known: replies.LateReply, substream: SubstreamKey | None = None, max_spans: int = 20
 ) -> LateRows:
     """Return the late rows of a job or a substream as a record.
 
@@ -82,7 +80,7 @@ def late_rows(
             raise SubstreamNotFound(substream[0], [substream[1]])
         total = sum(known.hours.values(), HourCounts())
         in_time = total.rows - total.updated - total.late
-        rows, diverted = domain.RowCounts(in_time, total.updated, total.late), total.diverted
+        rows, diverted = replace(NO_ROWS, on_time=in_time, updated=total.updated, late=total.late), total.diverted
     # In an hour with unattributed rows, the number of rows of a single substream is unknown.
     hours = [
         LateHour(start=hour * HOUR, **_counts(counts, substream is None or hour not in known.unattributed))
@@ -91,7 +89,7 @@ def late_rows(
     entries = (entry for entry in known.entries if substream in (None, entry[0]))
     return LateRows(
         **reader.members(job, known.state),
-        rows=RowCounts.model_validate(rows),
+        rows=rows,
         dropped=rows.late - diverted,
         diverted=diverted,
         hours=hours,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from tidegate.store.jobs import JobStore
-from tidegate.store.views import Status
+from tidegate.store.replies import Status
 
 log = logging.getLogger(__name__)
 

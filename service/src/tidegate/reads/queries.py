@@ -3,37 +3,12 @@
 from pydantic import Field
 
 from tidegate.domain.errors import QueryNotFound
+from tidegate.domain.views import QueryStatus
 from tidegate.reads.reader import Reader
-from tidegate.reads.types import Record
 from tidegate.reads.watermark import WatermarkState
-from tidegate.store import views
+from tidegate.store import replies
 
 QUERY_ID = Field(description="Id of the query's checkpoint.", examples=["7d1f5c5e-9a0b-4a7e-8f63-0c3f3a1d2b4c"])
-
-
-class QueryStatus(Record):
-    """One query and its latest batch."""
-
-    query: str = Field(description="Name of the query.", examples=["departures"])
-    query_id: str = QUERY_ID
-    run_id: str = Field(
-        description="Id of the latest start of the query.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"]
-    )
-    batch_id: int | None = Field(description="Number of the latest batch.", examples=[41])
-    batch_open: bool = Field(description="Whether the latest batch is open.", examples=[True])
-    batch_released: bool = Field(
-        description="Whether the batch is open, but a limit let the watermark pass it.",
-        examples=[False],
-    )
-    retired: bool = Field(description="Whether an operator has retired the query.", examples=[False])
-    pinned_watermark: int | None = Field(description="Pinned watermark of the batch.", examples=[1357552800000])
-    begun_ms: int | None = Field(description="Processing time at which the batch began.", examples=[1357554640000])
-    idle_clock_ms: int | None = Field(
-        description="Processing time up to which the query has processed all input.", examples=[1357554630000]
-    )
-    last_contact_ms: int = Field(
-        description="Processing time of the last contact with the query.", examples=[1357554655000]
-    )
 
 
 class QueryTable(WatermarkState):
@@ -74,9 +49,9 @@ async def read_queries(reader: Reader, job: str) -> QueryTable:
     return query_table(reader, job, await reader.store.reads.queries(job))
 
 
-def query_table(reader: Reader, job: str, table: views.QueryTable) -> QueryTable:
+def query_table(reader: Reader, job: str, table: replies.QueriesReply) -> QueryTable:
     """Return the table of a job's queries as a record."""
-    return QueryTable(**reader.members(job, table.state), queries=[*map(QueryStatus.model_validate, table.rows)])
+    return QueryTable(**reader.members(job, table.state), queries=table.rows)
 
 
 async def read_batch(reader: Reader, job: str, query: str, batch_id: int) -> BatchStatus | None:

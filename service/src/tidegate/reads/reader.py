@@ -24,27 +24,27 @@ class Reader:
     """
 
     store: JobStore
-    issue_token: Callable[[str, results.WatermarkState], str]
+    issue_token: Callable[[str, results.JobWatermark], str]
     stale_after_ms: int
     bulk_reads: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def members(self, job: str, state: results.WatermarkState) -> dict[str, Any]:
+    def members(self, job: str, state: results.JobWatermark) -> dict[str, Any]:
         """Return the state of a job as the members of a :class:`WatermarkState`."""
         return attributes(state) | {"job": job, "watermark_token": self.issue_token(job, state)}
 
-    def watermark(self, job: str, state: results.WatermarkState) -> WatermarkState:
+    def watermark(self, job: str, state: results.JobWatermark) -> WatermarkState:
         """Return the watermark of a job as a record."""
         return WatermarkState(**self.members(job, state))
 
-    def command_result(self, job: str, result: results.CommandResult) -> CommandResult:
+    def command_result(self, job: str, result: results.Effect) -> CommandResult:
         """Return the result of a command as a record."""
         return CommandResult(**self.members(job, result.state), applied=result.applied)
 
-    def command_json(self, job: str, result: results.CommandResult) -> bytes:
+    def command_json(self, job: str, result: results.Effect) -> bytes:
         """Return the result of a command as JSON. The JSON is cached, because merged reports have equal results."""
         return _command_json(self, job, result)
 
 
 @lru_cache(256)
-def _command_json(reader: Reader, job: str, result: results.CommandResult) -> bytes:
+def _command_json(reader: Reader, job: str, result: results.Effect) -> bytes:
     return reader.command_result(job, result).model_dump_json().encode()

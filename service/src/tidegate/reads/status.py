@@ -4,39 +4,20 @@ import logging
 
 from pydantic import Field, ValidationError
 
+from tidegate.domain.completeness import RowCounts
 from tidegate.domain.errors import StateDamaged
+from tidegate.domain.job import Hold
 from tidegate.domain.views import Health
 from tidegate.reads.config import JobConfig
 from tidegate.reads.reader import Reader
-from tidegate.reads.types import STORED, Record, attributes
+from tidegate.reads.types import STORED, Answer, attributes
 from tidegate.reads.watermark import WatermarkState
-from tidegate.store.views import Status
+from tidegate.store.replies import Status
 
 log = logging.getLogger(__name__)
 
 
-class RowCounts(Record):
-    """Numbers of committed rows by row class."""
-
-    on_time: int = Field(
-        description="Rows at or above the pinned watermark of their batch. With windows: rows whose windows are all "
-        "open.",
-        examples=[301204],
-    )
-    updated: int = Field(
-        description="Rows with a closed window within its allowed lateness. Such a row changes a written result.",
-        examples=[118],
-    )
-    late: int = Field(
-        description="Rows below the pinned watermark of their batch. With windows: rows with a window that no longer "
-        "accepts rows.",
-        examples=[57],
-    )
-    null_event_time: int = Field(description="Rows without an event time.", examples=[0])
-    future: int = Field(description="Rows with an event time too far in the future.", examples=[0])
-
-
-class SubstreamCounts(Record):
+class SubstreamCounts(Answer):
     """Numbers of substreams by state."""
 
     active: int = Field(description="Active and blocked substreams, which count towards the minimum.", examples=[17])
@@ -48,17 +29,6 @@ class SubstreamCounts(Record):
     def known(self) -> int:
         """Total number of substreams."""
         return self.active + self.idle + self.done
-
-
-class Hold(Record):
-    """A hold by an operator."""
-
-    hold: str = Field(description="Name of the hold.", examples=["audit"])
-    at_most: int = Field(description="The watermark stays at or below this value.", examples=[1357552800000])
-    expires_ms: int | None = Field(
-        description="Processing time at which the hold expires. Null if it does not expire.", examples=[1357561860000]
-    )
-    reason: str = Field(description="Reason stated by the operator.", examples=["Audit of January"])
 
 
 class JobStatus(WatermarkState):
@@ -105,7 +75,7 @@ class JobStatus(WatermarkState):
     open_batches: int = Field(description="Number of open batches.", examples=[1])
 
 
-class JobList(Record):
+class JobList(Answer):
     """A page of the list of jobs, sorted by name."""
 
     jobs: list[JobStatus] = Field(description="Jobs, sorted by name.")

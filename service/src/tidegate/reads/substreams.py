@@ -8,16 +8,12 @@ from typing import Generic, Literal, Self, TypeVar
 
 from pydantic import Field
 
-from tidegate.domain.config import JobConfig
 from tidegate.domain.job import SubstreamState
 from tidegate.domain.values import ID_CHARACTERS, SubstreamKey, matches
-from tidegate.domain.views import SubstreamRow
-from tidegate.reads.config import stored_config
+from tidegate.domain.views import SubstreamStatus
 from tidegate.reads.reader import Reader
-from tidegate.reads.status import RowCounts
-from tidegate.reads.types import Record, attributes
 from tidegate.reads.watermark import WatermarkState
-from tidegate.store import views
+from tidegate.store import replies
 from tidegate.store.replies import substream_key
 
 Item = TypeVar("Item")
@@ -29,54 +25,6 @@ CURSOR = rf"^((-?[0-9]{{1,16}})?:[{ID_CHARACTERS}]{{0,128}}/.*)?$"
 PAGES_KEPT = 4
 LARGE_JOB = 1000
 """Number of substreams above which a replica reads only one job at a time."""
-
-
-class SubstreamStatus(Record):
-    """One substream of one query."""
-
-    query: str = Field(description="Query. Empty for reports without batches.", examples=["departures"])
-    substream: str = Field(description="Name of the substream.", examples=["HNL"])
-    state: SubstreamState = Field(
-        description="`active`: counts towards the minimum. `blocked`: silent for longer than the idle timeout, but "
-        "counts until its query confirms that it has no data. `idle`: does not count. `done`: ended, does not count.",
-        examples=["active"],
-    )
-    since_ms: int | None = Field(
-        description="Processing time since which the substream has this state. Null if the state has not changed since "
-        "the first report or the declaration of the substream.",
-        examples=[1357527600000],
-    )
-    watermark: int | None = Field(description="Watermark of the substream.", examples=[1357552800000])
-    max_event_time: int | None = Field(description="Highest event time of the substream.", examples=[1357554600000])
-    skew: int | None = Field(
-        description="Distance behind the max watermark of the job, in milliseconds.",
-        examples=[1800000],
-    )
-    last_event_ms: int = Field(
-        description="Processing time at which the last report of the substream took effect.", examples=[1357554612000]
-    )
-    lag: int | None = Field(
-        description="Lag of the substream's policy in milliseconds. Null if the policy has no lag.", examples=[1800000]
-    )
-    policy: str | None = Field(
-        description="Pattern of the override that applies. Null if the policy of the job applies.", examples=["HNL*"]
-    )
-    reported: int = Field(description="Rows that executors reported in committed batches.", examples=[1843])
-    future_rows: int = Field(
-        description="Ignored rows and reports, whose event times are too far in the future.", examples=[0]
-    )
-    rows: RowCounts = Field(description="Committed rows by row class.")
-
-    @classmethod
-    def of(cls, row: SubstreamRow, max_watermark: int | None, config: JobConfig) -> Self:
-        """Return the record of a substream from its row in the store."""
-        return cls(
-            **attributes(row),
-            skew=None if row.watermark is None or max_watermark is None else max_watermark - row.watermark,
-            policy=config.override_of(row.substream),
-            reported=row.reported_rows,
-            rows=RowCounts.model_validate(row.counts),
-        )
 
 
 class SubstreamTable(WatermarkState):
@@ -115,18 +63,18 @@ class Selection:
         """Return whether the selection matches this query and name, regardless of the state."""
         return self.query in (None, query) and matches(self.name, name)
 
-    def has(self, row: SubstreamRow) -> bool:
+    def has(self, row: SubstreamStatus) -> bool:
         """Return whether the selection contains a substream."""
         return self.has_key(row.query, row.substream) and (self.states is None or row.state in self.states)
 
 
-_VALUES: dict[Column, Callable[[SubstreamRow], int | None]] = {
+_VALUES: dict[Column, Callable[[SubstreamStatus], int | None]] = {
     "name": lambda row: None,
     "since": lambda row: row.since_ms,
     "watermark": lambda row: row.watermark,
     "max_event_time": lambda row: row.max_event_time,
     "last_event": lambda row: row.last_event_ms,
-    "late": lambda row: row.counts.late,
+    "late": lambda row: row.rows.late,
 }
 
 
@@ -140,7 +88,7 @@ class Position:
     substream: str
 
     @classmethod
-    def of(cls, row: SubstreamRow, column: Column) -> Self:
+    def of(cls, row: SubstreamStatus, column: Column) -> Self:
         """Return the position of a row in the table sorted by ``column``."""
         value = _VALUES[column](row)
         return cls(value is not None, value or 0, row.query, row.substream)
@@ -208,42 +156,37 @@ async def read_substreams(reader: Reader, job: str, selection: Selection) -> Fou
                 keys.add((Position(False, 0, *key), key) for key in part if selection.has_key(*key))
             table = await reads.substreams(job, [key for _, key in keys.sorted()])
             return replace(substream_table(reader, job, table, selection), matching=keys.matching)
-        rows = _Page[SubstreamRow](selection)
+        rows = _Page[SubstreamStatus](selection)
         async for part in reads.substream_keys(job):
             table = await reads.substreams(job, [key for key in part if selection.has_key(*key)])
             rows.add(_positions(table.rows, selection))
     return FoundSubstreams(_table(reader, job, table, rows.sorted(), selection.limit), rows.matching)
 
 
-def substream_table(reader: Reader, job: str, table: views.SubstreamTable, selection: Selection) -> FoundSubstreams:
+def substream_table(reader: Reader, job: str, table: replies.SubstreamsReply, selection: Selection) -> FoundSubstreams:
     """Return the page that a selection describes, from the rows in ``table``."""
-    rows = _Page[SubstreamRow](selection)
+    rows = _Page[SubstreamStatus](selection)
     rows.add(_positions(table.rows, selection))
     return FoundSubstreams(_table(reader, job, table, rows.sorted(), selection.limit), rows.matching)
 
 
-def substream_row(table: views.SubstreamTable, key: SubstreamKey) -> SubstreamStatus | None:
-    """Return the row of a substream, or None if the table does not contain the substream."""
-    found = next((row for row in table.rows if (row.query, row.substream) == key), None)
-    return None if found is None else SubstreamStatus.of(found, table.max_watermark, stored_config(table.config))
-
-
-def slowest_substreams(reader: Reader, job: str, table: views.SubstreamTable, selection: Selection) -> SubstreamTable:
+def slowest_substreams(
+    reader: Reader, job: str, table: replies.SubstreamsReply, selection: Selection
+) -> SubstreamTable:
     """Return the page of the slowest substreams of a large job, which ``table`` contains in order."""
     rows = [(Position.of(row, "watermark"), row) for row in table.slowest if selection.has(row)]
     return _table(reader, job, table, rows, selection.limit)
 
 
-def _positions(rows: Iterable[SubstreamRow], selection: Selection) -> Iterator[tuple[Position, SubstreamRow]]:
+def _positions(rows: Iterable[SubstreamStatus], selection: Selection) -> Iterator[tuple[Position, SubstreamStatus]]:
     return ((Position.of(row, selection.sort), row) for row in rows if selection.has(row))
 
 
 def _table(
-    reader: Reader, job: str, table: views.SubstreamTable, rows: list[tuple[Position, SubstreamRow]], limit: int
+    reader: Reader, job: str, table: replies.SubstreamsReply, rows: list[tuple[Position, SubstreamStatus]], limit: int
 ) -> SubstreamTable:
-    config = stored_config(table.config)
     return SubstreamTable(
         **reader.members(job, table.state),
-        substreams=[SubstreamStatus.of(row, table.max_watermark, config) for _, row in rows[:limit]],
+        substreams=[row for _, row in rows[:limit]],
         next=rows[limit - 1][0].cursor if len(rows) > limit else None,
     )

@@ -138,7 +138,7 @@ class SubstreamsRequest(Request):
         raise NotImplementedError
 
 
-class Record(BaseModel):
+class Answer(BaseModel):
     """A part of a response."""
 
     model_config = ConfigDict(from_attributes=True, frozen=True)

@@ -1,37 +1,12 @@
 """The watermark of a job, and the results of commands."""
 
-from typing import Literal
-
 from pydantic import Field
 
-from tidegate.reads.types import Record
+from tidegate.domain.results import Holder
+from tidegate.reads.types import Answer
 
 
-class Holder(Record):
-    """The substream, open batch, missing query or hold that keeps the watermark at its value."""
-
-    reason: Literal["slow", "never_reported", "blocked", "missing_query", "open_batch", "hold"] = Field(
-        description="`slow`: the active substream with the lowest watermark. `never_reported`: a declared substream "
-        "without events. `blocked`: a substream that is silent for longer than the idle timeout, while its query has "
-        "not confirmed that it has no data. `missing_query`: an expected query without substreams. `open_batch`: an "
-        "open batch. `hold`: a hold by an operator.",
-        examples=["slow"],
-    )
-    query: str = Field(description="Query of the substream or batch, or the missing query.", examples=["departures"])
-    substream: str | None = Field(description="Substream that holds the watermark.", examples=["HNL"])
-    batch_id: int | None = Field(description="Open batch that holds the watermark.", examples=[None])
-    hold: str | None = Field(description="Name of the hold.", examples=[None])
-    since_ms: int = Field(
-        description="Processing time of the last movement of the watermark, in Unix milliseconds.",
-        examples=[1357554600000],
-    )
-    last_event_ms: int | None = Field(
-        description="Processing time at which the last report of the substream took effect.", examples=[1357554612000]
-    )
-    begun_ms: int | None = Field(description="Processing time at which the open batch began.", examples=[None])
-
-
-class WatermarkState(Record):
+class WatermarkState(Answer):
     """The watermark of a job at one moment."""
 
     job: str = Field(description="Name of the job.", examples=["flights"])

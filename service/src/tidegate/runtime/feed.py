@@ -11,10 +11,9 @@ from redis.exceptions import RedisError
 
 from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound
 from tidegate.domain.history import Record
-from tidegate.domain.results import WatermarkState
+from tidegate.domain.results import JobWatermark
 from tidegate.store.jobs import JobStore
-from tidegate.store.replies import order
-from tidegate.store.views import Watched
+from tidegate.store.replies import Watched, order
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +47,14 @@ class State:
     """
 
     id: str
-    answer: WatermarkState
+    answer: JobWatermark
     discontinuous: bool
 
 
 Step = State | list[Entry]
 """A state, or the next records. An empty list means that the job had no record for ``pause_s`` seconds."""
 
-Waiter = asyncio.Future[WatermarkState | None]
+Waiter = asyncio.Future[JobWatermark | None]
 """The future of a waiting client. Its result is the answer, or None if the client must read the state."""
 
 
@@ -229,14 +228,14 @@ class Feed:
             self._position = watched.records[-1][0]
 
 
-async def _wake(waiters: list[Waiter], answer: WatermarkState | None = None) -> None:
+async def _wake(waiters: list[Waiter], answer: JobWatermark | None = None) -> None:
     for number, waiter in enumerate(waiters, 1):
         _resolve(waiter, answer)
         if number % WOKEN_AT_ONCE == 0:
             await asyncio.sleep(0)
 
 
-def _resolve(waiter: Waiter, answer: WatermarkState | None) -> None:
+def _resolve(waiter: Waiter, answer: JobWatermark | None) -> None:
     if not waiter.done():
         waiter.set_result(answer)
 

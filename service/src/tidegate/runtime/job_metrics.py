@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tidegate.domain.config import LIMITS
-from tidegate.domain.views import SubstreamRow
+from tidegate.domain.views import SubstreamStatus
+from tidegate.store.replies import Status
 from tidegate.store.states import ServerState
-from tidegate.store.views import Status
 
 MS = 1000
 Value = Callable[[Status], float | None]
@@ -125,7 +125,7 @@ def _family(
     return family
 
 
-def substream_metrics(job: str, rows: Iterable[SubstreamRow]) -> list[Metric]:
+def substream_metrics(job: str, rows: Iterable[SubstreamStatus]) -> list[Metric]:
     """Return the metrics of substreams. The names and the order of the metrics do not depend on the rows."""
     labels = ["job_name", "query", "substream"]
     watermark = GaugeMetricFamily("tidegate_substream_watermark_timestamp_seconds", "Watermark", labels=labels)
@@ -146,7 +146,7 @@ def substream_metrics(job: str, rows: Iterable[SubstreamRow]) -> list[Metric]:
             if at_ms is not None:
                 family.add_metric(of, at_ms / MS)
         state.add_metric([*of, row.state], 1)
-        for row_class, number in asdict(row.counts).items():
+        for row_class, number in asdict(row.rows).items():
             counts.add_metric([*of, row_class], number)
     return [watermark, max_event_time, last_event, state, counts]
 

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, aclosing, contextmanager
 
 from redis.exceptions import RedisError
 
-from tidegate.domain.results import WatermarkState
+from tidegate.domain.results import JobWatermark
 from tidegate.runtime.feed import POLL_S, RETRY_S, Feed, Step
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import WAKE
@@ -54,7 +54,7 @@ class WakeUps:
 
     async def wait(
         self, job: str, at_least: int | None, timeout_s: float, before_wait: Callable[[], None] = lambda: None
-    ) -> WatermarkState:
+    ) -> JobWatermark:
         """Return the state of a job when its watermark is at least ``at_least``, or after ``timeout_s`` seconds.
 
         Args:
@@ -177,5 +177,5 @@ class _Running:
         self.task = asyncio.create_task(feed.run(), name="feed")
 
 
-def _has_reached(answer: WatermarkState, at_least: int) -> bool:
+def _has_reached(answer: JobWatermark, at_least: int) -> bool:
     return answer.watermark is not None and answer.watermark >= at_least

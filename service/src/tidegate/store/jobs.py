@@ -18,7 +18,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
 from tidegate.domain.history import NO_AUDIT, AuditInfo
 from tidegate.domain.job import ANY_VERSION, ConfigVersion, Run, TokenClaim
-from tidegate.domain.results import BeginResult, CommandResult, WatermarkState
+from tidegate.domain.results import Begun, Effect, JobWatermark
 from tidegate.store import replies
 from tidegate.store.actions import JobActions
 from tidegate.store.capacity import Capacity, JobQuota
@@ -26,12 +26,12 @@ from tidegate.store.clock import ClockGuard
 from tidegate.store.compiled import compile_config
 from tidegate.store.functions import AroundCommand, Functions, record, reply_of, unobserved
 from tidegate.store.keyspace import TOMBSTONES_KEPT
-from tidegate.store.merging import Merging, Report
+from tidegate.store.merging import Merging, PendingReport
 from tidegate.store.pieces import Pieces
 from tidegate.store.reads import JobReads
+from tidegate.store.replies import Configured, Watched
 from tidegate.store.servers import OneServer, Servers, raise_first
 from tidegate.store.states import ServerState, server_states
-from tidegate.store.views import Configured, Watched
 
 DUE_AT_ONCE = 50
 """Maximum number of jobs of a bucket that a coordinator takes at once to sweep them."""
@@ -124,9 +124,11 @@ class JobStore:
         token: TokenClaim | None = None,
         now_ms: int | None = None,
         quota: int | None = None,
-    ) -> CommandResult:
+    ) -> Effect:
         """Apply a report without a batch, with the columns of :func:`direct_pieces`. Small reports may be merged."""
-        return await self._merging.report(job, Report(pieces, token), self.capacity.max_substreams(quota), now_ms)
+        return await self._merging.report(
+            job, PendingReport(pieces, token), self.capacity.max_substreams(quota), now_ms
+        )
 
     async def stage(
         self,
@@ -138,7 +140,7 @@ class JobStore:
         token: TokenClaim | None = None,
         now_ms: int | None = None,
         quota: int | None = None,
-    ) -> CommandResult:
+    ) -> Effect:
         """Stage the report of a partition, with the columns of :func:`partition_pieces`."""
         return await self._run(
             "stage",
@@ -160,7 +162,7 @@ class JobStore:
         options: BeginOptions = DEFAULTS,
         token: TokenClaim | None = None,
         now_ms: int | None = None,
-    ) -> BeginResult:
+    ) -> Begun:
         """Begin a batch."""
         reply = await self._functions.run_commit(
             "begin",
@@ -189,7 +191,7 @@ class JobStore:
         reported: int | None = None,
         token: TokenClaim | None = None,
         now_ms: int | None = None,
-    ) -> CommandResult:
+    ) -> Effect:
         """Commit a batch, with the columns of :func:`accounting_pieces`."""
         reply = await self._functions.run_commit(
             "commit",
@@ -214,7 +216,7 @@ class JobStore:
         after_batch: int | None = None,
         token: TokenClaim | None = None,
         now_ms: int | None = None,
-    ) -> CommandResult:
+    ) -> Effect:
         """Advance the idle clock of a query."""
         return await self._run(
             "heartbeat",
@@ -227,11 +229,11 @@ class JobStore:
             after_batch=after_batch,
         )
 
-    async def sweep(self, job: str, now_ms: int | None = None) -> WatermarkState:
+    async def sweep(self, job: str, now_ms: int | None = None) -> JobWatermark:
         """Evaluate a job because time has passed, and return its watermark."""
         return replies.watermark_state(await self._functions.run("sweep", job, now_ms))
 
-    async def read_watermark(self, job: str, now_ms: int | None = None) -> WatermarkState:
+    async def read_watermark(self, job: str, now_ms: int | None = None) -> JobWatermark:
         """Return the watermark of a job after a sweep. A read of an empty job records nothing."""
         return replies.watermark_state(await self._functions.run("sweep", job, now_ms, is_read=True))
 
@@ -318,5 +320,5 @@ class JobStore:
 
     async def _run(
         self, command: str, job: str, now_ms: int | None, pieces: Pieces | None = None, **arguments: Any
-    ) -> CommandResult:
+    ) -> Effect:
         return replies.command_result(await self._functions.run(command, job, now_ms, pieces, **arguments))

@@ -35,7 +35,7 @@ TOMBSTONES_KEPT = 10_000
 API_KEYS = PREFIX + "keys"
 """Hash of the last uses of API keys: key id -> Unix time in seconds."""
 PROBE = PREFIX + "probe"
-"""Key that a check writes to test whether the server accepts writes."""
+"""JobKey that a check writes to test whether the server accepts writes."""
 SCHEMA = 1
 """Version of the stored state. The hash of each job has its schema, and the functions refuse a job with a newer one.
 
@@ -55,7 +55,7 @@ WAKE = PREFIX + "wake:"
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class JobKey:
     """A key of a job. If ``per`` is set, the job has one such key for each query, limit, hour, interval or call."""
 
     name: str
@@ -65,53 +65,59 @@ class Key:
 
 # A member is "<query>/<substream>". Query names have no slash, so the first slash is the separator.
 JOB_KEYS = (
-    Key(
+    JobKey(
         "max_event_times", "zset of the substreams unless it is watermark + lag: member -> max event time (-inf: none)"
     ),
-    Key("active", "zset of the active substreams that do not follow the clock: member -> watermark"),
-    Key("clock_driven", "hash of the substreams that follow the clock: member -> state of the policy"),
-    Key("constant", "zset of the active clock-driven substreams with a constant watermark: member -> watermark"),
-    Key("advancing", "zset of the other active clock-driven substreams: member -> watermark - observed time"),
-    Key("next_change", "zset of the polled clock-driven substreams: member -> observed time of the next change"),
-    Key("idle_constant", "zset of the idle clock-driven substreams with a constant watermark: member -> watermark"),
-    Key("idle_advancing", "zset of the other idle clock-driven substreams: member -> watermark - observed time"),
-    Key("idle_lagged", "zset of the idle clock-driven substreams: member -> watermark by the lag alone"),
-    Key("frozen", "zset of the done substreams, and other idle ones: member -> watermark (-inf: none)"),
-    Key("since", "zset of the substreams whose state has changed: member -> processing time of the last change"),
-    Key(
+    JobKey("active", "zset of the active substreams that do not follow the clock: member -> watermark"),
+    JobKey("clock_driven", "hash of the substreams that follow the clock: member -> state of the policy"),
+    JobKey("constant", "zset of the active clock-driven substreams with a constant watermark: member -> watermark"),
+    JobKey("advancing", "zset of the other active clock-driven substreams: member -> watermark - observed time"),
+    JobKey("next_change", "zset of the polled clock-driven substreams: member -> observed time of the next change"),
+    JobKey("idle_constant", "zset of the idle clock-driven substreams with a constant watermark: member -> watermark"),
+    JobKey("idle_advancing", "zset of the other idle clock-driven substreams: member -> watermark - observed time"),
+    JobKey("idle_lagged", "zset of the idle clock-driven substreams: member -> watermark by the lag alone"),
+    JobKey("frozen", "zset of the done substreams, and other idle ones: member -> watermark (-inf: none)"),
+    JobKey("since", "zset of the substreams whose state has changed: member -> processing time of the last change"),
+    JobKey(
         "forced_idle",
         "zset of the substreams that are idle for a reason other than silence: member -> 1 (action), 0 (query timeout)",
     ),
-    Key("done", "zset of the done substreams: member -> observed time of the last event"),
-    Key("rows", "hash: '<class> <member>' -> rows"),
-    Key("missing_queries", "set of the expected queries without substreams"),
-    Key("last_seen", "zset of the queries that are not timed out or retired: query -> observed time of the last call"),
-    Key("delays", "hash: member -> sketch of its delays; pool and merged -> sketches of the job"),
-    Key("learned_lags", "hash: member -> learned lag"),
-    Key("hours", "zset of the hours of event time with rows: hour -> hour"),
-    Key("queries", "zset of the queries: query -> processing time of the first call"),
-    Key("query_names", "set of the queries with per-query keys: all of `queries`, and those with declared substreams"),
-    Key("open_batches", "zset of the open batches: query -> observed time at which the batch began (+inf: released)"),
-    Key("open_pins", "zset of the open batches that hold W: query -> pinned watermark (-inf: none)"),
-    Key("holds", "zset of the holds: name -> value"),
-    Key("hold_expiry", "zset of the holds that expire: name -> observed time of the expiry"),
-    Key("hold_reasons", "hash: hold -> reason"),
-    Key("journal", "stream of records: see tidegate.domain.history"),
-    Key("timeline", "list of samples of the watermark: see tidegate.domain.history", "interval"),
-    Key("lagged", "zset of the clock-driven substreams: member -> watermark by the lag alone", "limit"),
-    Key("last_events", "zset of the query's active substreams: member -> observed time of the last event", "query"),
-    Key("idle", "zset of the query's idle substreams: member -> observed time of the last event", "query"),
-    Key("query", "text: the query's run, latest batch and idle clock, packed", "query"),
-    Key("pinned_watermarks", "hash: batch -> pinned watermark ('': none)", "query"),
-    Key("pinned_batches", "zset of the batches with a stored pinned watermark: batch -> batch", "query"),
-    Key("fenced_runs", "zset of the fenced runs, in order", "query"),
-    Key("staged", "hash of the reports of the open batch: digest -> order and columns, packed", "query"),
-    Key("coming", "set of the members that the reports of the open batch will add", "query"),
-    Key("pieces", "hash of the columns of a large command that has not begun: number -> piece, packed", "call"),
-    Key("replies", "list of the replies to the latest actions and configurations: id of the call and reply, packed"),
-    Key("columns", "hash of the columns of the command that runs in steps: number -> piece, packed"),
-    Key("hour_rows", "hash: member ('': the job; '?': no substream) -> rows of this hour", "hour"),
-    Key("hour_late", "hash: 'updated|dropped|diverted <member>' -> rows of this hour", "hour"),
+    JobKey("done", "zset of the done substreams: member -> observed time of the last event"),
+    JobKey("rows", "hash: '<class> <member>' -> rows"),
+    JobKey("missing_queries", "set of the expected queries without substreams"),
+    JobKey(
+        "last_seen", "zset of the queries that are not timed out or retired: query -> observed time of the last call"
+    ),
+    JobKey("delays", "hash: member -> sketch of its delays; pool and merged -> sketches of the job"),
+    JobKey("learned_lags", "hash: member -> learned lag"),
+    JobKey("hours", "zset of the hours of event time with rows: hour -> hour"),
+    JobKey("queries", "zset of the queries: query -> processing time of the first call"),
+    JobKey(
+        "query_names", "set of the queries with per-query keys: all of `queries`, and those with declared substreams"
+    ),
+    JobKey(
+        "open_batches", "zset of the open batches: query -> observed time at which the batch began (+inf: released)"
+    ),
+    JobKey("open_pins", "zset of the open batches that hold W: query -> pinned watermark (-inf: none)"),
+    JobKey("holds", "zset of the holds: name -> value"),
+    JobKey("hold_expiry", "zset of the holds that expire: name -> observed time of the expiry"),
+    JobKey("hold_reasons", "hash: hold -> reason"),
+    JobKey("journal", "stream of records: see tidegate.domain.history"),
+    JobKey("timeline", "list of samples of the watermark: see tidegate.domain.history", "interval"),
+    JobKey("lagged", "zset of the clock-driven substreams: member -> watermark by the lag alone", "limit"),
+    JobKey("last_events", "zset of the query's active substreams: member -> observed time of the last event", "query"),
+    JobKey("idle", "zset of the query's idle substreams: member -> observed time of the last event", "query"),
+    JobKey("query", "text: the query's run, latest batch and idle clock, packed", "query"),
+    JobKey("pinned_watermarks", "hash: batch -> pinned watermark ('': none)", "query"),
+    JobKey("pinned_batches", "zset of the batches with a stored pinned watermark: batch -> batch", "query"),
+    JobKey("fenced_runs", "zset of the fenced runs, in order", "query"),
+    JobKey("staged", "hash of the reports of the open batch: digest -> order and columns, packed", "query"),
+    JobKey("coming", "set of the members that the reports of the open batch will add", "query"),
+    JobKey("pieces", "hash of the columns of a large command that has not begun: number -> piece, packed", "call"),
+    JobKey("replies", "list of the replies to the latest actions and configurations: id of the call and reply, packed"),
+    JobKey("columns", "hash of the columns of the command that runs in steps: number -> piece, packed"),
+    JobKey("hour_rows", "hash: member ('': the job; '?': no substream) -> rows of this hour", "hour"),
+    JobKey("hour_late", "hash: 'updated|dropped|diverted <member>' -> rows of this hour", "hour"),
 )
 
 
@@ -122,8 +128,8 @@ class Bucket:
     Attributes:
         jobs: Set of the names of all jobs of the bucket.
         sweeps: Sorted set of the jobs of the bucket that may change without new data.
-        probe: Key that a check writes.
-        no_job: Key of the job with an empty name, which never exists.
+        probe: JobKey that a check writes.
+        no_job: JobKey of the job with an empty name, which never exists.
         deleted: Sorted set of the jobs of the bucket with a tombstone.
         incarnation: Highest incarnation of the deleted jobs of the bucket.
         attendance: Hash about the time in which no coordinator ran.

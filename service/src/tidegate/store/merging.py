@@ -12,7 +12,7 @@ from typing import Any
 
 from tidegate.domain.errors import EventTimeMissing, TooManySubstreams
 from tidegate.domain.job import TokenClaim
-from tidegate.domain.results import CommandResult
+from tidegate.domain.results import Effect
 from tidegate.store.functions import Functions, Reply
 from tidegate.store.pieces import Pieces, join_columns
 from tidegate.store.replies import watermark_state
@@ -33,16 +33,16 @@ class Applied:
         state = watermark_state(reply)
         self._applied, self._without_effect = bool(reply.get("applied")), frozenset(reply.get("without_effect", ()))
         # All reports of the call share these results.
-        self._effective, self._ineffective = CommandResult(state, True), CommandResult(state, False)
+        self._effective, self._ineffective = Effect(state, True), Effect(state, False)
 
-    def result_for(self, members: Iterable[str]) -> CommandResult:
+    def result_for(self, members: Iterable[str]) -> Effect:
         """Return the result of a report; it had an effect if any of its entries had one."""
         without_effect = self._without_effect and self._without_effect.issuperset(members)
         return self._effective if self._applied and not without_effect else self._ineffective
 
 
 @dataclass(slots=True)
-class Report:
+class PendingReport:
     """A report without a batch: its columns, with ``members`` and perhaps delays, and the claimed token."""
 
     pieces: Pieces
@@ -60,7 +60,7 @@ class Report:
         return self.pieces.size <= MAX_EACH and not self.pieces.each[0]["delayed"]
 
 
-def _arguments_of(reports: list[Report]) -> dict[str, Any]:
+def _arguments_of(reports: list[PendingReport]) -> dict[str, Any]:
     """Return the arguments of one report of all substreams in ``reports``, which have no substream in common."""
     columns = join_columns([{name: report.pieces.each[0][name] for name in COLUMNS} for report in reports])
     return columns | {"tokens": [report.token for report in reports if report.token is not None]}
@@ -71,18 +71,18 @@ class _Group:
 
     def __init__(self, max_substreams: int | None) -> None:
         self._max_substreams = max_substreams
-        self._reports: list[Report] = []
+        self._reports: list[PendingReport] = []
         self._members: set[str] = set()
         self._callers: list[asyncio.Future[Applied]] = []
         self._is_sent = False
         self.sending: asyncio.Task[None] | None = None
 
-    def takes(self, report: Report) -> bool:
+    def takes(self, report: PendingReport) -> bool:
         """Return whether the group can take a report."""
         fits = len(self._members) + len(report.members) <= MAX_SUBSTREAMS
         return fits and not self._is_sent and self._members.isdisjoint(report.members)
 
-    def add(self, report: Report) -> "asyncio.Future[Applied]":
+    def add(self, report: PendingReport) -> "asyncio.Future[Applied]":
         """Add a report, and return the future result of the call."""
         caller: asyncio.Future[Applied] = asyncio.get_running_loop().create_future()
         self._reports.append(report)
@@ -139,7 +139,7 @@ class Merging:
         self._functions = functions
         self._groups: dict[tuple[str, int | None], _Group] = {}
 
-    async def report(self, job: str, report: Report, max_substreams: int | None, now_ms: int | None) -> CommandResult:
+    async def report(self, job: str, report: PendingReport, max_substreams: int | None, now_ms: int | None) -> Effect:
         """Apply a report. Merge it with other reports of the job, unless it is large, or has delays or a time.
 
         Raises:
@@ -154,7 +154,7 @@ class Merging:
             applied = Applied(await self._functions.send("report", job, lambda: arguments, now_ms))
             return applied.result_for(report.members if report.pieces.inline is not None else ())
 
-    def _group_for(self, job: str, report: Report, max_substreams: int | None) -> _Group:
+    def _group_for(self, job: str, report: PendingReport, max_substreams: int | None) -> _Group:
         """Return the waiting group of a job, or a new group if the job has none or its group cannot take the report."""
         place = (job, max_substreams)
         group = self._groups.get(place)

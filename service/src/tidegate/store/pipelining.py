@@ -39,7 +39,7 @@ Keys = tuple[str, ...]
 NO_ARGUMENTS = msgpack.encode({})
 
 
-class _Call:
+class _Pending:
     """A command on a job with these keys, whose words are computed when it is sent."""
 
     def __init__(self, keys: Keys, words: Callable[[], Words]) -> None:
@@ -69,7 +69,7 @@ class Pipelining:
 
     def __init__(self, pool: ConnectionPool, replication: Replication | None = None) -> None:
         self._pool, self._replication = pool, replication
-        self._waiting: list[_Call] = []
+        self._waiting: list[_Pending] = []
         self._sending: asyncio.Task[None] | None = None
 
     async def call(self, keys: Keys, words: Callable[[], Words]) -> Any:
@@ -80,7 +80,7 @@ class Pipelining:
         Raises:
             RedisError: If the server refuses the command, or does not answer.
         """
-        call = _Call(keys, words)
+        call = _Pending(keys, words)
         self._waiting.append(call)
         if self._sending is None:
             # An empty context, because the logs and traces of this caller do not apply to the other callers.
@@ -95,7 +95,7 @@ class Pipelining:
         finally:
             self._sending = None
 
-    async def _round_trip(self, calls: list[_Call]) -> None:
+    async def _round_trip(self, calls: list[_Pending]) -> None:
         """Answer each call. If the connection fails, the calls without an answer fail with its error.
 
         Calls that have arrived in the meantime fail, too: each would wait for the same server once more.
@@ -116,12 +116,12 @@ class Pipelining:
                 raise
 
 
-def _unanswered(calls: list[_Call]) -> list[_Call]:
+def _unanswered(calls: list[_Pending]) -> list[_Pending]:
     """Return the calls without an answer, except those whose callers were cancelled."""
     return [call for call in calls if not call.answer.done()]
 
 
-async def _exchange(connection: AbstractConnection, calls: list[_Call], replication: Replication | None) -> None:
+async def _exchange(connection: AbstractConnection, calls: list[_Pending], replication: Replication | None) -> None:
     """Send the calls without an answer, and read their answers."""
     sent = _unanswered(calls)
     packed = [call.packed for call in sent]
@@ -171,7 +171,7 @@ def _lacking(written: Any, confirmed: Any, replication: Replication) -> RedisErr
     )
 
 
-def _answer(call: _Call, answer: Any) -> None:
+def _answer(call: _Pending, answer: Any) -> None:
     if call.answer.done():  # the caller was cancelled during the round trip
         return
     if isinstance(answer, RedisError):

@@ -12,25 +12,25 @@ from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound, StateDa
 from tidegate.domain.history import Record, Sample
 from tidegate.domain.job import PinnedWatermark
 from tidegate.domain.values import PLACEHOLDER, SubstreamKey, member
-from tidegate.domain.views import SubstreamRow
+from tidegate.domain.views import SubstreamStatus
 from tidegate.store import replies
 from tidegate.store.connection import is_failed_function
 from tidegate.store.functions import Functions, Reply, record, reply_of
 from tidegate.store.keyspace import Keyspace
-from tidegate.store.servers import Server, raise_first
-from tidegate.store.snapshot import Snapshot
-from tidegate.store.views import (
+from tidegate.store.replies import (
     Delays,
     Distribution,
-    History,
-    JobPage,
+    HistoryReply,
+    JobPageReply,
     JobPageRequest,
-    LateRows,
-    QueryTable,
+    LateReply,
+    QueriesReply,
     Samples,
+    Snapshot,
     Status,
-    SubstreamTable,
+    SubstreamsReply,
 )
+from tidegate.store.servers import Server, raise_first
 
 RECORDS_AT_ONCE = 1000
 ROWS_AT_ONCE = 200
@@ -107,7 +107,7 @@ class JobReads:
 
     async def substreams(
         self, job: str, keys: Sequence[SubstreamKey] | None = None, now_ms: int | None = None
-    ) -> SubstreamTable:
+    ) -> SubstreamsReply:
         """Return the known substreams among ``keys`` (None: all substreams), sorted by query and name.
 
         A large table is read in parts, because Redis serves no other client while a function runs. Only the rows of one
@@ -115,17 +115,17 @@ class JobReads:
         """
         if keys is None:
             keys = [key async for part in self.substream_keys(job) for key in part]
-        rows: list[SubstreamRow] = []
+        rows: list[SubstreamStatus] = []
         for first in range(0, max(len(keys), 1), ROWS_AT_ONCE):
             some = [member(key) for key in keys[first : first + ROWS_AT_ONCE]]
-            table = SubstreamTable.of(await self._functions.run("substreams", job, now_ms, members=some))
+            table = SubstreamsReply.of(await self._functions.run("substreams", job, now_ms, members=some))
             rows += table.rows
         rows.sort(key=attrgetter("query", "substream"))
         return replace(table, rows=rows)
 
-    async def queries(self, job: str, now_ms: int | None = None) -> QueryTable:
+    async def queries(self, job: str, now_ms: int | None = None) -> QueriesReply:
         """Return the queries with their latest batches, sorted by name."""
-        return QueryTable.of(await self._functions.run("queries", job, now_ms))
+        return QueriesReply.of(await self._functions.run("queries", job, now_ms))
 
     async def pinned_watermark(self, job: str, query: str, batch_id: int) -> PinnedWatermark | None:
         """Return the pinned watermark of a batch; None if the batch has not begun or the store no longer keeps it."""
@@ -154,7 +154,7 @@ class JobReads:
         to_ms: int | None = None,
         kinds: Collection[str] = (),
         limit: int = 100,
-    ) -> History:
+    ) -> HistoryReply:
         """Return records, latest first.
 
         Args:
@@ -171,31 +171,33 @@ class JobReads:
         at_once = RECORDS_AT_ONCE if kinds else min(limit, RECORDS_AT_ONCE)
         found: list[tuple[str, Record]] = []
         while True:
-            part = History.of(await self._functions.run("history", job, limit=at_once, first=str(from_ms), last=end))
+            part = HistoryReply.of(
+                await self._functions.run("history", job, limit=at_once, first=str(from_ms), last=end)
+            )
             found += [entry for entry in part.records if not kinds or entry[1].kind in kinds]
             if len(found) >= limit or len(part.records) < at_once:
                 return replace(part, records=found[:limit])
             end = f"({part.records[-1][0]}"
 
-    async def late(self, job: str, key: SubstreamKey | None = None, now_ms: int | None = None) -> LateRows:
+    async def late(self, job: str, key: SubstreamKey | None = None, now_ms: int | None = None) -> LateReply:
         """Return the late rows of a job or a substream. The substream may be unknown."""
         of = "" if key is None else member(key)
         return await self._late(job, of, await self._functions.run("late", job, now_ms, member=of), now_ms)
 
-    async def page(self, job: str, request: JobPageRequest, now_ms: int | None = None) -> JobPage:
+    async def page(self, job: str, request: JobPageRequest, now_ms: int | None = None) -> JobPageReply:
         """Sweep a job, and return the data of its page."""
         found = await self._functions.run_together("job_page", job, now_ms, *_page_commands(request))
         held, status, queries, delays, late, substreams, distribution, samples, history = found
-        return JobPage(
+        return JobPageReply(
             Snapshot(held),
             Status.of(status),
-            QueryTable.of(queries),
+            QueriesReply.of(queries),
             Delays.of(delays),
             await self._late(job, "", late, now_ms),
-            SubstreamTable.of(substreams),
+            SubstreamsReply.of(substreams),
             Distribution.of(distribution),
             Samples.of(samples).samples,
-            History.of(history),
+            HistoryReply.of(history),
         )
 
     async def samples(self, job: str, interval_ms: int, limit: int, now_ms: int | None = None) -> Samples:
@@ -211,9 +213,9 @@ class JobReads:
             found = await self._servers.read_each(reads)
         return {job: _samples(texts) for job, texts in zip(jobs, found, strict=True)}
 
-    async def _late(self, job: str, of: str, reply: Reply, now_ms: int | None) -> LateRows:
+    async def _late(self, job: str, of: str, reply: Reply, now_ms: int | None) -> LateReply:
         """Return the late rows in ``reply``, and read the remaining replies."""
-        late = LateRows.of(reply)
+        late = LateReply.of(reply)
         late.add_hours(of, reply)
         while reply.get("next") is not None:
             reply = await self._functions.run("late", job, now_ms, member=of, after=reply["next"])

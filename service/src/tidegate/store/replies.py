@@ -1,18 +1,21 @@
-"""Conversion of the replies of functions to the records of ``results`` and ``views`` in the domain."""
+"""The replies of functions as records: those of the domain, and what a read of a job returns."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from operator import attrgetter
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
-from tidegate.domain.completeness import RowCounts, Sketch
+from tidegate.domain.completeness import DelayStatistics, Entry, HourCounts, RowCounts, Sketch
+from tidegate.domain.config import JobConfig
+from tidegate.domain.errors import StateDamaged
 from tidegate.domain.history import Record, Sample
-from tidegate.domain.job import Hold
-from tidegate.domain.results import BeginResult, CommandResult, Holder, HoldReason, WatermarkState
-from tidegate.domain.values import SubstreamKey
-from tidegate.domain.views import JobSummary, QueryRow, SubstreamRow
+from tidegate.domain.job import Hold, JobState, Query, Substream
+from tidegate.domain.policies import PolicyState, ProcessingTime, TimestampHistory
+from tidegate.domain.results import Begun, Effect, Holder, HoldReason, JobWatermark
+from tidegate.domain.values import SubstreamKey, matches, member
+from tidegate.domain.views import Health, JobSummary, QueryStatus, SubstreamStatus, health
 from tidegate.store.functions import Reply, record
 
 Row = TypeVar("Row")
@@ -35,9 +38,9 @@ def row_of(kind: Callable[..., Row], found: Reply, **given: Any) -> Row:
     return kind(**values | given)
 
 
-def watermark_state(reply: Reply) -> WatermarkState:
+def watermark_state(reply: Reply) -> JobWatermark:
     """Return the watermark state in a reply."""
-    return WatermarkState(
+    return JobWatermark(
         incarnation=reply["incarnation"],
         state_epoch=reply["state_epoch"],
         now_ms=reply["now_ms"],
@@ -48,14 +51,14 @@ def watermark_state(reply: Reply) -> WatermarkState:
     )
 
 
-def command_result(reply: Reply) -> CommandResult:
+def command_result(reply: Reply) -> Effect:
     """Return the result of a repeatable command in a reply."""
-    return CommandResult(watermark_state(reply), bool(reply.get("applied")))
+    return Effect(watermark_state(reply), bool(reply.get("applied")))
 
 
-def begin_result(reply: Reply) -> BeginResult:
+def begin_result(reply: Reply) -> Begun:
     """Return the result of the command ``begin`` in a reply."""
-    return row_of(BeginResult, reply, state=watermark_state(reply))
+    return row_of(Begun, reply, state=watermark_state(reply))
 
 
 def hold(found: Sequence[Any]) -> Hold:
@@ -81,16 +84,27 @@ def substream_key(member: str) -> SubstreamKey:
     return query, name
 
 
-def substream_row(found: Sequence[Any]) -> SubstreamRow:
-    """Return the substream in a part of a reply."""
+def substream(found: Sequence[Any], max_watermark: int | None, patterns: Sequence[str]) -> SubstreamStatus:
+    """Return the substream in a part of a reply.
+
+    Args:
+        found: The part of the reply.
+        max_watermark: The max watermark of the job.
+        patterns: The patterns of the job's overrides, in order.
+    """
     of = record(found)
     query, name = substream_key(of["member"])
-    return row_of(SubstreamRow, of, query=query, substream=name, counts=row_of(RowCounts, of))
-
-
-def query_row(found: Sequence[Any]) -> QueryRow:
-    """Return the query in a part of a reply."""
-    return row_of(QueryRow, record(found))
+    watermark = of.get("watermark")
+    return row_of(
+        SubstreamStatus,
+        of,
+        query=query,
+        substream=name,
+        skew=None if watermark is None or max_watermark is None else max_watermark - watermark,
+        policy=next((pattern for pattern in patterns if matches(pattern, name)), None),
+        reported=int(of.get("reported_rows") or 0),
+        rows=row_of(RowCounts, of),
+    )
 
 
 def sketch(found: Sequence[Any] | None) -> Sketch:
@@ -104,9 +118,9 @@ def sketch(found: Sequence[Any] | None) -> Sketch:
 def counts_by_member(found: Mapping[str, str]) -> dict[str, dict[str, int]]:
     """Return the numbers of a hash with fields ``'<class> <member>'``, by member, then by class."""
     counts: dict[str, dict[str, int]] = {}
-    for field, number in found.items():
-        class_, _, member = field.partition(" ")
-        counts.setdefault(member, {})[class_] = int(number)
+    for name, number in found.items():
+        row_class, _, of = name.partition(" ")
+        counts.setdefault(of, {})[row_class] = int(number)
     return counts
 
 
@@ -137,3 +151,357 @@ def order(entry_id: str) -> tuple[int, int]:
     """Return a sort key for the id of a record."""
     at_ms, _, number = entry_id.partition("-")
     return int(at_ms), int(number)
+
+
+# What reads of jobs return
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status of a job; ``config`` is its configuration as the client sent it."""
+
+    state: JobWatermark
+    config: dict[str, Any]
+    revision: int
+    created_ms: int
+    summary: JobSummary
+
+    def health(self, stale_after_ms: int) -> Health:
+        """Return the health of the job, which is stale after ``stale_after_ms`` without client contact."""
+        return health(self.state, self.summary, stale_after_ms, self.config.get("max_lag_ms"))
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the status in a reply.
+
+        Raises:
+            StateDamaged: If a part is missing or has another type. Each reader of the status relies on these types.
+        """
+        try:
+            config = json.loads(reply["config"])
+            float(config.get("policy", {}).get("target") or 0)
+            int(config.get("max_lag_ms") or 0)
+            created_ms, revision = int(reply["created"]), int(reply["revision"])
+            return cls(watermark_state(reply), config, revision, created_ms, summary(reply))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StateDamaged from error
+
+
+@dataclass(frozen=True, slots=True)
+class SubstreamsReply:
+    """Substreams of a job, sorted by query and name.
+
+    ``is_complete`` is true if the table contains all substreams of the job. ``slowest`` contains the active substreams
+    with the lowest watermarks in order, if the read asked for them and the table is not complete.
+    """
+
+    state: JobWatermark
+    rows: list[SubstreamStatus]
+    is_complete: bool = False
+    slowest: Sequence[SubstreamStatus] = ()
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the table of substreams in a reply."""
+        patterns = [override["substreams"] for override in json.loads(reply["config"]).get("overrides", ())]
+        found = [substream(row, reply.get("max_watermark"), patterns) for row in reply["rows"]]
+        rows = sorted(found, key=attrgetter("query", "substream"))
+        by_member = {member((row.query, row.substream)): row for row in rows}
+        return cls(
+            watermark_state(reply),
+            rows,
+            bool(reply.get("is_complete")),
+            [by_member[name] for name in reply["slowest"] if name in by_member],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Number of substreams by watermark, in bins of ``width_ms`` from ``start``.
+
+    The first bin contains the lowest watermark of the active substreams, or of all substreams if none is active.
+
+    Attributes:
+        active: Number of active substreams in each bin.
+        others: Number of idle and done substreams in each bin.
+        earlier: Number of idle and done substreams before the first bin.
+    """
+
+    width_ms: int
+    start: int
+    active: Sequence[int]
+    others: Sequence[int]
+    earlier: int
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self | None:
+        """Return the distribution in a reply; None if the job has few substreams, or none has a watermark."""
+        if "width" not in reply:
+            return None
+        return cls(reply["width"], reply["start"], reply["active"], reply["others"], reply["earlier"])
+
+
+@dataclass(frozen=True, slots=True)
+class QueriesReply:
+    """Queries with their latest batches, sorted by name."""
+
+    state: JobWatermark
+    rows: list[QueryStatus]
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the table of queries in a reply."""
+        found = [row_of(QueryStatus, record(row)) for row in reply["rows"]]
+        rows = sorted(found, key=attrgetter("query"))
+        return cls(watermark_state(reply), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Delays of a job and of the requested substreams that exist, each with its lag in force."""
+
+    state: JobWatermark
+    statistics: DelayStatistics
+    substreams: dict[SubstreamKey, tuple[int | None, Sketch]]
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the delays in a reply."""
+        statistics = DelayStatistics(
+            sketch(reply.get("pool")),
+            sketch(reply.get("merged")),
+            float(reply.get("wait_sum") or 0),
+            reply.get("wait_weight") or 0,
+        )
+        of_each = {
+            substream_key(of["member"]): (of.get("lag"), sketch(of.get("sketch"))) for of in map(record, reply["rows"])
+        }
+        return cls(watermark_state(reply), statistics, of_each)
+
+
+@dataclass(slots=True)
+class LateReply:
+    """Late rows of a job or a substream, in total and by hour of event time.
+
+    ``is_known`` is true if the substream exists. ``entries`` contains the substreams and hours with late or updated
+    rows. ``unattributed`` is the number of rows without a substream, by hour.
+    """
+
+    state: JobWatermark
+    is_known: bool
+    counts: RowCounts
+    diverted: int
+    unattributed: dict[int, int] = field(default_factory=dict)
+    hours: dict[int, HourCounts] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the late rows in a reply, without its hours."""
+        counts = record(reply["counts"])
+        totals = row_of(RowCounts, counts), int(counts.get("diverted") or 0)
+        return cls(watermark_state(reply), bool(reply.get("is_known")), *totals)
+
+    def add_hours(self, member: str, reply: Reply) -> None:
+        """Add the hours in a reply. ``member`` is the substream, or "" for the job."""
+        for found in map(record, reply["hours"]):
+            hour, late = int(found["hour"]), counts_by_member(record(found["late"]))
+            rows = dict(zip(found["names"], found["rows"], strict=True))
+            unattributed = rows.pop("?")
+            if unattributed:
+                self.unattributed[hour] = int(unattributed)
+            counts = {name: HourCounts(int(count or 0), **late.get(name, {})) for name, count in rows.items()}
+            if counts[member].rows:
+                self.hours[hour] = counts[member]
+            self.entries += [(substream_key(name), hour, counts[name]) for name in late if name]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryReply:
+    """Records with their ids, latest first. ``oldest_ms`` is the time of the oldest record kept; None: no records."""
+
+    state: JobWatermark
+    records: list[tuple[str, Record]]
+    oldest_ms: int | None
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the history records in a reply."""
+        oldest = history_records(reply["oldest"])
+        oldest_ms = oldest[0][1].at_ms if oldest else None
+        return cls(watermark_state(reply), history_records(reply["records"]), oldest_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples of a job's timeline, oldest first."""
+
+    state: JobWatermark
+    samples: list[Sample]
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the samples in a reply."""
+        return cls(watermark_state(reply), [*map(sample, reply["samples"])])
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The watermark of a job, the id of its ``newest`` record, and the ``records`` that the client does not have.
+
+    ``known`` is the last record that the client has. If the store no longer keeps this record, ``known`` is None,
+    ``records`` is empty, and later records may be lost.
+    """
+
+    state: JobWatermark
+    newest: str
+    known: Record | None
+    records: list[tuple[str, Record]]
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the watermark and the records in a reply."""
+        known, records = history_records(reply["known"]), history_records(reply["records"])
+        return cls(watermark_state(reply), reply["newest"], known[0][1] if known else None, records)
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The result of the command ``configure``. ``created`` is true if the job is new."""
+
+    state: JobWatermark
+    created: bool
+    revision: int
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the result in a reply."""
+        return cls(watermark_state(reply), bool(reply.get("created")), reply["revision"])
+
+
+class FixedState(PolicyState):
+    """A policy state at one point in time: its watermark, and the time of its next change."""
+
+    def __init__(self, watermark: int | None, next_change_ms: int | None) -> None:
+        self.watermark, self.lagged, self._next_change_ms = watermark, None, next_change_ms
+
+    def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+        """Return the time of the next change, as of the snapshot."""
+        return self._next_change_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The part of a job from which an explanation of its watermark is computed.
+
+    It contains the holds, the open batches and the slowest active substreams. All other possible holders have equal or
+    higher watermarks, so the watermark without a holder is equal to that in the whole job.
+    """
+
+    reply: Reply
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration of the job, as the client sent it."""
+        config: dict[str, Any] = json.loads(self.reply["config"])
+        return config
+
+    def job(self, config: JobConfig) -> JobState:
+        """Return the state of the job under its parsed configuration."""
+        reply, found = self.reply, watermark_state(self.reply)
+        job = JobState(
+            config,
+            found.now_ms,
+            found.incarnation,
+            found.state_epoch,
+            unattended_ms=reply["unattended_ms"],
+            is_complete=found.complete,
+            coalesced_watermark=found.coalesced_watermark,
+            coalesced_watermark_since_ms=reply["coalesced_watermark_since_ms"],
+            watermark=found.watermark,
+            watermark_since_ms=reply["watermark_since_ms"],
+            max_watermark=reply.get("max_watermark"),
+            holds={one.hold: one for one in map(hold, reply["holds"])},
+        )
+        if config.max_retention_ms is not None and reply.get("retention"):
+            job.retention = _history(reply["retention"])
+        self._add_queries(job)
+        self._add_substreams(job)
+        return job
+
+    def _add_queries(self, job: JobState) -> None:
+        for of in map(record, self.reply["queries"]):
+            query = job.queries[of["query"]] = Query("", "", job.now_ms)
+            query.outage_ms, query.idle_clock_ms = of["outage_ms"], of.get("idle_clock_ms")
+            if of.get("last_seen_ms") is not None:
+                job.last_seen[of["query"]] = of["last_seen_ms"]
+        for of in map(record, self.reply["open_batches"]):
+            query = job.queries[of["query"]]
+            query.latest, query.open, query.begun_ms = of["batch_id"], True, of["begun_ms"]
+            query.begun_observed_ms = of["begun_observed_ms"]
+            query.pinned_watermarks[of["batch_id"]] = of.get("pinned_watermark")
+
+    def _add_substreams(self, job: JobState) -> None:
+        for of in map(record, self.reply["substreams"]):
+            key = substream_key(of["member"])
+            watermark = of.get("watermark")
+            job.substreams[key] = Substream(
+                job.config.policy_of(key[1]),
+                FixedState(watermark, of.get("next_change_ms")),
+                of["last_event_ms"],
+                of.get("max_event_time"),
+                watermark,
+            )
+
+
+def _history(line: str) -> TimestampHistory:
+    length, boundary, *cells = line.split(",")
+    history = TimestampHistory(int(length))
+    history.boundary, history.cells = int(boundary), [int(cell) if cell else None for cell in cells]
+    return history
+
+
+@dataclass(frozen=True, slots=True)
+class JobPageRequest:
+    """The parts of a job that its page reads.
+
+    Attributes:
+        holders: Number of holders to explain.
+        records: Number of records of the history.
+        before: Id of the record before which the history ends; None for the latest records.
+        slowest: Number of substreams of a large job to read, slowest first.
+        after: Watermark and member of the substream after which they start; None for the slowest.
+        interval_ms: Interval of the samples of the timeline.
+        samples: Number of samples.
+        bin_widths_ms: Widths of a bin of the distribution, ascending.
+        bins: Maximum number of bins.
+    """
+
+    holders: int
+    records: int
+    before: str | None
+    slowest: int
+    after: tuple[int | None, str] | None
+    interval_ms: int
+    samples: int
+    bin_widths_ms: Sequence[int]
+    bins: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobPageReply:
+    """The data of the page of a job after a sweep.
+
+    ``substreams`` contains all substreams of a small job. Of a large job, it contains the requested slowest ones and
+    the holder, and ``distribution`` contains all watermarks in bins.
+    """
+
+    held: Snapshot
+    status: Status
+    queries: QueriesReply
+    delays: Delays
+    late: LateReply
+    substreams: SubstreamsReply
+    distribution: Distribution | None
+    samples: Sequence[Sample]
+    history: HistoryReply

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from tidegate import times
 from tidegate.domain.config import DAY_MS
 from tidegate.domain.history import AuditInfo
-from tidegate.domain.results import CommandResult
+from tidegate.domain.results import Effect
 from tidegate.reads.types import (
     Column,
     EventTime,
@@ -175,7 +175,7 @@ def check_processing_time(field: str, at_ms: int | None) -> None:
         raise Problem.of_field(field, f"{doubt}.")
 
 
-async def hold(store: JobStore, job: str, request: HoldRequest, audit: AuditInfo) -> tuple[str, CommandResult]:
+async def hold(store: JobStore, job: str, request: HoldRequest, audit: AuditInfo) -> tuple[str, Effect]:
     """Hold the watermark, and return the name of the hold and the result of the command."""
     await check_times(store, job, "at_most", [request.at_most], request.force)
     name = request.hold or secrets.token_hex(4)

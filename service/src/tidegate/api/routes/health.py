@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from tidegate.reads.types import Record
+from tidegate.reads.types import Answer
 from tidegate.web.access import allowed
 from tidegate.web.bodies import json_answer
 from tidegate.web.context import ContextOf
@@ -13,13 +13,13 @@ from tidegate.web.context import ContextOf
 router = APIRouter(tags=["health"])
 
 
-class Liveness(Record):
+class Liveness(Answer):
     """The answer of a live process."""
 
     status: Literal["alive"] = Field(default="alive", description="Always `alive`.", examples=["alive"])
 
 
-class Readiness(Record):
+class Readiness(Answer):
     """The answer of a replica that can serve calls."""
 
     status: Literal["ready"] = Field(default="ready", description="Always `ready`.", examples=["ready"])

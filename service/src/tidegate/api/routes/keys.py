@@ -7,7 +7,7 @@ from pydantic import Field
 
 from tidegate.auth.keys import Quotas
 from tidegate.auth.roles import ADMINS, Role
-from tidegate.reads.types import Record
+from tidegate.reads.types import Answer
 from tidegate.store import shared
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import json_answer
@@ -16,7 +16,7 @@ from tidegate.web.context import ContextOf
 router = APIRouter(prefix="/v1", tags=["keys"])
 
 
-class ApiKey(Record):
+class ApiKey(Answer):
     """A key, without its secret."""
 
     name: str = Field(description="Name of the key. The history records it with every action.", examples=["operations"])
@@ -34,7 +34,7 @@ class ApiKey(Record):
     )
 
 
-class ApiKeyList(Record):
+class ApiKeyList(Answer):
     """The keys for jobs within the caller's prefix. Empty if the coordinator has no keys."""
 
     keys: list[ApiKey] = Field(description="Keys in file order.")

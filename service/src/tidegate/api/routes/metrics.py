@@ -18,11 +18,11 @@ from starlette.status import HTTP_200_OK
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import DomainError
 from tidegate.domain.values import ID_CHARACTERS, matches
-from tidegate.domain.views import SubstreamRow
+from tidegate.domain.views import SubstreamStatus
 from tidegate.runtime.job_metrics import job_metrics, replica_metrics, store_metrics, substream_metrics
 from tidegate.store.connection import is_failed_function
+from tidegate.store.replies import Status
 from tidegate.store.states import ServerState
-from tidegate.store.views import Status
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.context import Context, ContextOf
 from tidegate.web.disconnects import while_connected
@@ -120,7 +120,7 @@ class SubstreamText:
         self._headers = [self._text(family) for family in substream_metrics("", [])]
         self._parts: list[list[bytes]] = []
 
-    def encoded(self, job: str, rows: Iterable[SubstreamRow]) -> list[bytes]:
+    def encoded(self, job: str, rows: Iterable[SubstreamStatus]) -> list[bytes]:
         """Return the compressed samples of some substreams of a job, by metric."""
         texts = [self._text(family) for family in substream_metrics(job, rows)]
         samples = (text.removeprefix(header) for text, header in zip(texts, self._headers, strict=True))

@@ -49,14 +49,14 @@ async def report(
     return JsonAnswer(context.reader.command_json(job, effect))
 
 
-async def _report(context: Context, job: str, body: Report, quota: int | None) -> results.CommandResult:
+async def _report(context: Context, job: str, body: Report, quota: int | None) -> results.Effect:
     token = context.tokens.claim(job, body.watermark_token)
     return await context.store.report(job, body.pieces(), token, quota=quota)
 
 
 async def _report_staged(
     context: Context, job: str, body: Report, batch: BatchReference, quota: int | None
-) -> results.CommandResult:
+) -> results.Effect:
     identify(query=batch.query, batch=batch.batch_id)
     return await context.store.stage(
         job,

@@ -25,11 +25,11 @@ FACES = ("cli", "page", "api")
 MAY_IMPORT: dict[str, set[str]] = {
     "domain": set(),
     "store": {"domain"},
-    "reads": {"store", "domain"},
+    "views": {"store", "domain"},
     "auth": {"store", "domain"},
     "runtime": {"auth", "store", "domain"},
-    "web": {"reads", "runtime", "auth", "store", "domain"},
-    **{face: {"web", "reads", "runtime", "auth", "store", "domain"} for face in FACES},
+    "web": {"views", "runtime", "auth", "store", "domain"},
+    **{face: {"web", "views", "runtime", "auth", "store", "domain"} for face in FACES},
 }
 LEAVES = {"settings", "times", "escapes"}
 """Modules that import no other module of the service."""
@@ -109,7 +109,7 @@ def test_the_service_has_no_import_cycle() -> None:
     tuple(TopologicalSorter(graph).static_order())
 
 
-@pytest.mark.parametrize("file", files(SERVICE / "reads"), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", files(SERVICE / "views"), ids=lambda file: file.name)
 def test_views_need_no_web_framework(file: Path) -> None:
     """The command line uses the same views."""
     assert not {module.split(".")[0] for module in imported(file)} & {"fastapi", "starlette", "uvicorn"}
@@ -125,11 +125,12 @@ def test_the_domain_needs_nothing_but_python(file: Path) -> None:
         )
 
 
-def test_no_class_name_stands_twice_in_the_domain() -> None:
+@pytest.mark.parametrize("distribution", [SERVICE, CLIENT], ids=lambda root: root.name)
+def test_no_class_name_stands_twice_in_a_distribution(distribution: Path) -> None:
     """A reader who finds a class by its name must find the right one."""
     names = Counter(
         node.name
-        for file in files(SERVICE / "domain")
+        for file in files(distribution)
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.ClassDef)
     )

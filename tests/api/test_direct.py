@@ -12,8 +12,8 @@ from tests.support.api import CONFIG, RUN, problem
 from tests.support.clock import VirtualClock
 from tests.support.local import LocalCoordinator
 from tidegate import app
-from tidegate.reads.reader import Reader
 from tidegate.store.embedded import EmbeddedValkey
+from tidegate.views.reader import Reader
 
 REPORT = {"substreams": ["a"], "max_event_times": [100]}
 BATCH = {"query": "q", "batch_id": 0, "partition": 0, **RUN}

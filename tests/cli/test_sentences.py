@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.reads.sentences import (
+from tidegate.views.sentences import (
     late_span_sentence,
     percent,
     plain_text,

@@ -9,7 +9,7 @@ import pytest
 import tidegate_spark
 from tests.support.api import operate
 from tests.support.clock import VirtualClock
-from tidegate.reads.config import JobConfig
+from tidegate.views.config import ConfigDocument
 from tidegate_spark import InvalidUsage, Job, limiting_lag
 from tidegate_spark.frame import Frame
 from tidegate_spark.start import check_start
@@ -77,7 +77,7 @@ def test_the_coordinator_accepts_all_configurations() -> None:
         tidegate_spark.reported(),
     ]
     for config in every:
-        document = JobConfig.model_validate(config)
+        document = ConfigDocument.model_validate(config)
         assert config.items() <= document.model_dump().items()
 
 
@@ -183,7 +183,7 @@ def test_on_outage_is_a_duration_or_continue() -> None:
 def test_every_export_exists_and_is_documented() -> None:
     for name in tidegate_spark.__all__:
         exported = getattr(tidegate_spark, name)
-        assert name in ("JobConfig", "SOURCE_PARTITION") or exported.__doc__
+        assert name in ("ConfigDocument", "SOURCE_PARTITION") or exported.__doc__
 
 
 def test_a_single_name_is_refused() -> None:

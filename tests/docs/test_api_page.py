@@ -11,8 +11,8 @@ import tidegate
 from tests.support.roles import MAY
 from tidegate.auth.errors import AccessDenied
 from tidegate.domain.errors import DomainError
-from tidegate.reads.completeness import FrameInForce
 from tidegate.runtime.wakeups import TooManyWaiting
+from tidegate.views.completeness import FrameInForce
 from tidegate.web.problems import STORE_ERRORS
 from tidegate.web.statuses import ERRORS
 

@@ -11,7 +11,7 @@ from tests.support.api import BASE, FRAMES, HOUR, create, report
 from tests.support.browser import PHONE, Visitor, shoot
 from tidegate.domain.completeness import bucket_of
 from tidegate.page.charts import completeness_chart
-from tidegate.reads.completeness import Completeness, CompletenessPoint
+from tidegate.views.completeness import Completeness, CompletenessPoint
 from tidegate_spark.testing import CoordinatorProcess
 
 MINUTE = 60_000

@@ -10,7 +10,7 @@ from tests.page.conftest import open_job
 from tests.support.api import BASE, FRAMES, HOUR, commit_rows, create
 from tests.support.browser import PHONE, Visitor, shoot
 from tidegate.page.charts import MIN_SHARE, late_chart
-from tidegate.reads.late import LateHour
+from tidegate.views.late import LateHour
 from tidegate_spark.testing import CoordinatorProcess
 
 FIRST = BASE // HOUR

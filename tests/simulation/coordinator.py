@@ -21,8 +21,8 @@ from tidegate.domain.evaluate import next_change_ms, watermark_state
 from tidegate.domain.job import JobState, Run, TokenClaim
 from tidegate.domain.results import Begun, Effect, JobWatermark
 from tidegate.domain.views import queries
-from tidegate.reads.config import parsed_config
-from tidegate.reads.types import attributes
+from tidegate.views.config import parsed_config
+from tidegate.views.types import attributes
 from tidegate.web.statuses import ERRORS
 from tidegate_spark.protocol.effects import Response, Send
 

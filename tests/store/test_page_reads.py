@@ -9,12 +9,12 @@ from tests.support.driver import Driver, records
 from tidegate.domain.config import JobConfig
 from tidegate.domain.history import COARSE_MS, AuditInfo
 from tidegate.domain.policies import LimitingLag, LimitingLagAndDelay
-from tidegate.reads.history import FILTERS
-from tidegate.reads.job_page import RECORDS_READ, RUNS_SHOWN, JobPageSelection, read_job_page
-from tidegate.reads.reader import Reader
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyspace import key_of
 from tidegate.store.reads import ROWS_AT_ONCE
+from tidegate.views.history import FILTERS
+from tidegate.views.job_page import RECORDS_READ, RUNS_SHOWN, JobPageSelection, read_job_page
+from tidegate.views.reader import Reader
 
 
 def page_reads(driver: Driver, job: str, names: list[str]) -> tuple[int, set[str]]:

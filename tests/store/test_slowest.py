@@ -9,10 +9,10 @@ from tests.support.driver import Driver
 from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig, Override
 from tidegate.domain.policies import LimitingLag, LimitingTimestampAndWallClockLag
-from tidegate.reads.job_page import BINS, JobPage, JobPageSelection, read_job_page
-from tidegate.reads.reader import Reader
 from tidegate.store.reads import ROWS_AT_ONCE
 from tidegate.times import ROUND_MS
+from tidegate.views.job_page import BINS, JobPage, JobPageSelection, read_job_page
+from tidegate.views.reader import Reader
 
 START = 1_700_000_000_000
 SUBSTREAMS = 3 * ROWS_AT_ONCE

@@ -3,8 +3,8 @@
 from typing import Any
 
 from tidegate.domain.history import Kind
-from tidegate.reads.history import HistoryRecord, fold, id_after
-from tidegate.reads.sentences import plain_text, run_details, run_title
+from tidegate.views.history import HistoryRecord, fold, id_after
+from tidegate.views.sentences import plain_text, run_details, run_title
 
 MINUTE = 60_000
 

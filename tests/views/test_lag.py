@@ -7,7 +7,7 @@ from tidegate.domain.results import HoldReason
 from tidegate.page.lag import COLORS, SHORTEST_MS, LagChart, held_since, lag_chart
 from tidegate.page.lag_points import REPLAYED_MS
 from tidegate.page.scales import Scales
-from tidegate.reads.sentences import plain_text
+from tidegate.views.sentences import plain_text
 
 START = 1_700_000_000_000
 MINUTE = 60_000

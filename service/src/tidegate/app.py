@@ -25,8 +25,6 @@ from tidegate.auth.usage import KeyUsage
 from tidegate.auth.watermark_tokens import Tokens
 from tidegate.page import action_forms, live, login, pages
 from tidegate.page.layout import Files
-from tidegate.reads.overview import Overview
-from tidegate.reads.reader import Reader
 from tidegate.runtime.key_recorder import record_key_usage
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.risks import watch_risks
@@ -43,6 +41,8 @@ from tidegate.store.functions import AroundCommand
 from tidegate.store.jobs import JobStore
 from tidegate.store.pipelining import Replication
 from tidegate.store.servers import Servers, raise_first
+from tidegate.views.overview import Overview
+from tidegate.views.reader import Reader
 from tidegate.web.access import authorise, check_roles
 from tidegate.web.bodies import JsonAnswer
 from tidegate.web.body_memory import BodyMemory

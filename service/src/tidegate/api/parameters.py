@@ -7,7 +7,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from tidegate.domain.values import EXACT_DOUBLE, ID, NAME_OR_EMPTY
-from tidegate.reads.types import MAX_NAME_BYTES, Id
+from tidegate.views.types import MAX_NAME_BYTES, Id
 from tidegate.web.problems import Problem
 
 QueryId = Annotated[

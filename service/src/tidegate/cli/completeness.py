@@ -11,8 +11,8 @@ from tidegate.cli.coordinator import NOT_REACHED, Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, QueryOfSubstream, Substream, Url, duration_ms
 from tidegate.cli.output import show_json, show_table
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
-from tidegate.reads.sentences import percent
 from tidegate.times import format_duration
+from tidegate.views.sentences import percent
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 0.99999)
 """Levels of completeness. The table shows the shortest lag for each level."""

@@ -13,8 +13,8 @@ from tidegate.cli.output import show, show_json, show_table
 from tidegate.cli.views import job_sentence
 from tidegate.domain.history import Kind
 from tidegate.escapes import visible
-from tidegate.reads.sentences import holder, plain_text, record_details
 from tidegate.times import format_time
+from tidegate.views.sentences import holder, plain_text, record_details
 
 Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Show only records of this kind. Repeatable.")]
 MAX_POLL_S = 60.0

@@ -7,8 +7,8 @@ import typer
 from tidegate.cli.coordinator import Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, QueryOfSubstream, Substream, Url
 from tidegate.cli.output import show_json, show_table
-from tidegate.reads.sentences import share_text
 from tidegate.times import format_time
+from tidegate.views.sentences import share_text
 
 CLASSES = ("dropped", "diverted", "updated")
 COUNTS = ("rows", *CLASSES)

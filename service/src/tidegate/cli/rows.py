@@ -120,7 +120,7 @@ def _read_config(path: Path, scale: int) -> "JobConfig":
     from pydantic import ValidationError
 
     from tidegate.domain.config import DAY_MS
-    from tidegate.reads.config import parsed_config
+    from tidegate.views.config import parsed_config
 
     try:
         document = json.loads(path.read_text(), parse_float=Decimal)

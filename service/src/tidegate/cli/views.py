@@ -9,8 +9,8 @@ from tidegate.cli.coordinator import Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url
 from tidegate.cli.output import show, show_json, show_table
 from tidegate.escapes import visible
-from tidegate.reads.sentences import HOLDER_REASONS, holder, plain_text, status_sentence, unit_hint
 from tidegate.times import format_duration, format_time
+from tidegate.views.sentences import HOLDER_REASONS, holder, plain_text, status_sentence, unit_hint
 
 PAGE = 1000
 

@@ -13,7 +13,7 @@ from tidegate.domain.errors import DomainError
 from tidegate.page.actions import ACTIONS, Action, Submission
 from tidegate.page.layout import PageRoute, layout, read_form
 from tidegate.page.render import render
-from tidegate.reads.explain import read_explanation
+from tidegate.views.explain import read_explanation
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.context import Context, ContextOf, JobId
 from tidegate.web.problems import Problem, problem_of

@@ -10,9 +10,9 @@ from tidegate import times
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS, Role
 from tidegate.domain.history import AuditInfo
 from tidegate.domain.values import STORED_NAME
-from tidegate.reads.types import Id
 from tidegate.store.actions import JobActions
 from tidegate.store.jobs import JobStore
+from tidegate.views.types import Id
 from tidegate.web import actions as commands
 from tidegate.web.actions import ActionRequest, HoldRequest, SubstreamActionRequest
 from tidegate.web.bodies import invalid_body

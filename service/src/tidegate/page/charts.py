@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from tidegate.domain.completeness import HOUR, HOURS_KEPT
 from tidegate.page.scales import Range, polyline, step_for
-from tidegate.reads.completeness import Completeness
-from tidegate.reads.late import LateHour
+from tidegate.views.completeness import Completeness
+from tidegate.views.late import LateHour
 
 
 @dataclass(frozen=True, slots=True)

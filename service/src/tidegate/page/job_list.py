@@ -18,9 +18,9 @@ from tidegate.page.lag_points import is_replayed
 from tidegate.page.links import parameters
 from tidegate.page.render import render
 from tidegate.page.sections import Sections
-from tidegate.reads.sentences import status_sentence
-from tidegate.reads.status import job_status
 from tidegate.store.replies import Status
+from tidegate.views.sentences import status_sentence
+from tidegate.views.status import job_status
 from tidegate.web.context import Context
 
 log = logging.getLogger(__name__)

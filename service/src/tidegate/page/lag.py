@@ -10,7 +10,7 @@ from tidegate.domain.history import Sample
 from tidegate.domain.results import HoldReason
 from tidegate.page.lag_points import LagPoints, Point, lag_points
 from tidegate.page.scales import SMALLEST_MS, Range, Scales, polyline, step_for
-from tidegate.reads.sentences import Piece, holder_over_time, plain_text
+from tidegate.views.sentences import Piece, holder_over_time, plain_text
 
 SHORTEST_MS = 10_000
 """Shortest range in milliseconds, for a job that has just begun."""

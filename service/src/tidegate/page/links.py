@@ -5,7 +5,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from tidegate.reads.job_page import JobPageSelection
+from tidegate.views.job_page import JobPageSelection
 
 
 def parameters(view: Any, **changes: Any) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from tidegate.page.layout import PageRoute, layout
 from tidegate.page.render import render
 from tidegate.page.scales import Scales
 from tidegate.page.sections import Sections
-from tidegate.reads.job_page import JobPageSelection
+from tidegate.views.job_page import JobPageSelection
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.context import ContextOf, JobId
 

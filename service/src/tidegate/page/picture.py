@@ -7,8 +7,8 @@ from typing import Any
 from tidegate.domain.values import SubstreamKey, by_value
 from tidegate.domain.views import SubstreamStatus
 from tidegate.page.scales import SMALLEST_MS, Range, Scales
-from tidegate.reads.job_page import ACTIVE
 from tidegate.store.replies import Distribution
+from tidegate.views.job_page import ACTIVE
 
 COLUMN = 0.9
 """Width of a column of marks, in percent."""

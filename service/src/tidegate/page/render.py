@@ -9,7 +9,8 @@ from markupsafe import Markup, escape
 
 from tidegate import __version__
 from tidegate.escapes import visible
-from tidegate.reads.sentences import (
+from tidegate.times import EARLIEST_MS, LATEST_MS, MS, format_duration, format_time
+from tidegate.views.sentences import (
     KIND_NAMES,
     Elapsed,
     Name,
@@ -26,7 +27,6 @@ from tidegate.reads.sentences import (
     run_title,
     share_text,
 )
-from tidegate.times import EARLIEST_MS, LATEST_MS, MS, format_duration, format_time
 
 
 def time(at_ms: int | None) -> Markup:

@@ -15,10 +15,10 @@ from tidegate.page.links import job_link, parameters
 from tidegate.page.picture import Picture, picture
 from tidegate.page.render import render
 from tidegate.page.scales import Scales
-from tidegate.reads.history import FILTERS, id_after
-from tidegate.reads.job_page import ACTIVE, RANGES_MS, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
-from tidegate.reads.late import LateHour
-from tidegate.reads.sentences import status_sentence, unit_hint
+from tidegate.views.history import FILTERS, id_after
+from tidegate.views.job_page import ACTIVE, RANGES_MS, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
+from tidegate.views.late import LateHour
+from tidegate.views.sentences import status_sentence, unit_hint
 from tidegate.web.context import Context
 
 HOURS_SHOWN = 3

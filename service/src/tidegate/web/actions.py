@@ -10,7 +10,9 @@ from tidegate import times
 from tidegate.domain.config import DAY_MS
 from tidegate.domain.history import AuditInfo
 from tidegate.domain.results import Effect
-from tidegate.reads.types import (
+from tidegate.store.jobs import JobStore
+from tidegate.store.pieces import Pieces, member_pieces
+from tidegate.views.types import (
     Column,
     EventTime,
     Id,
@@ -21,8 +23,6 @@ from tidegate.reads.types import (
     Text,
     check_equal_lengths,
 )
-from tidegate.store.jobs import JobStore
-from tidegate.store.pieces import Pieces, member_pieces
 from tidegate.web.problems import Problem
 
 REASON = Field(

@@ -15,8 +15,8 @@ from pydantic_core import ErrorDetails
 from starlette.status import HTTP_200_OK
 from starlette.types import Receive
 
-from tidegate.reads.config import KINDS
-from tidegate.reads.types import FieldError
+from tidegate.views.config import KINDS
+from tidegate.views.types import FieldError
 from tidegate.web.problems import Problem, incomplete_body
 
 Body = TypeVar("Body", bound=BaseModel)

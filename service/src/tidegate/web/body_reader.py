@@ -16,7 +16,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.types import Receive
 
-from tidegate.reads.types import SubstreamsRequest
+from tidegate.views.types import SubstreamsRequest
 from tidegate.web.bodies import invalid_body, raw_body, validated
 from tidegate.web.problems import Problem
 

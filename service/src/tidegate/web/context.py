@@ -12,12 +12,12 @@ from tidegate.auth.sessions import Sessions
 from tidegate.auth.usage import KeyUsage
 from tidegate.auth.watermark_tokens import Tokens
 from tidegate.domain.values import ID, ID_RULE
-from tidegate.reads.overview import Overview
-from tidegate.reads.reader import Reader
-from tidegate.reads.types import Id
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.jobs import JobStore
+from tidegate.views.overview import Overview
+from tidegate.views.reader import Reader
+from tidegate.views.types import Id
 from tidegate.web.body_reader import BodyReader
 
 

@@ -7,8 +7,8 @@ from fastapi import APIRouter, Path, Query, Response
 from tidegate.api.parameters import QueryId
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS
 from tidegate.domain.values import ID
-from tidegate.reads.types import Id, Text
-from tidegate.reads.watermark import CommandResult, HoldResult, WatermarkState
+from tidegate.views.types import Id, Text
+from tidegate.views.watermark import CommandResult, HoldResult, WatermarkState
 from tidegate.web import actions
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.actions import (

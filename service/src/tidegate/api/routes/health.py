@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from tidegate.reads.types import Answer
+from tidegate.views.types import Answer
 from tidegate.web.access import allowed
 from tidegate.web.bodies import json_answer
 from tidegate.web.context import ContextOf

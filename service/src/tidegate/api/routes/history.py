@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 from tidegate.auth.roles import READERS
 from tidegate.domain.history import Kind
 from tidegate.domain.values import EXACT_DOUBLE
-from tidegate.reads.history import RECORD_ID, HistoryPage, read_history
+from tidegate.views.history import RECORD_ID, HistoryPage, read_history
 from tidegate.web.access import allowed
 from tidegate.web.actions import check_processing_time
 from tidegate.web.bodies import compact_answer

@@ -9,9 +9,9 @@ from tidegate.auth.roles import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERAT
 from tidegate.domain.errors import RevisionMismatch
 from tidegate.domain.job import ANY_VERSION, ConfigVersion
 from tidegate.domain.values import NAME_OR_EMPTY
-from tidegate.reads.config import JobConfig
-from tidegate.reads.status import JobList, JobStatus, read_job_list, read_status
 from tidegate.store.capacity import JobQuota
+from tidegate.views.config import ConfigDocument
+from tidegate.views.status import JobList, JobStatus, read_job_list, read_status
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import body_of, json_answer
 from tidegate.web.context import Context, ContextOf, JobId
@@ -59,7 +59,7 @@ async def _matching_version(context: Context, job: str, if_match: str) -> Config
 @allowed(*REPORTERS_AND_OPERATORS)
 async def configure(
     job: JobId,
-    document: Annotated[JobConfig, body_of(JobConfig)],
+    document: Annotated[ConfigDocument, body_of(ConfigDocument)],
     context: ContextOf,
     caller: CallerOf,
     if_match: IfMatch = None,

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from tidegate.auth.keys import Quotas
 from tidegate.auth.roles import ADMINS, Role
-from tidegate.reads.types import Answer
 from tidegate.store import shared
+from tidegate.views.types import Answer
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import json_answer
 from tidegate.web.context import ContextOf

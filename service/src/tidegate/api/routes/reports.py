@@ -17,10 +17,10 @@ from tidegate.api.schemas.reports import (
 from tidegate.auth.roles import READERS, REPORTERS
 from tidegate.domain import results
 from tidegate.domain.job import Run
-from tidegate.reads.queries import BatchStatus, read_batch
-from tidegate.reads.types import attributes
-from tidegate.reads.watermark import CommandResult
 from tidegate.runtime.logs import identify
+from tidegate.views.queries import BatchStatus, read_batch
+from tidegate.views.types import attributes
+from tidegate.views.watermark import CommandResult
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import JsonAnswer, body_of, json_answer
 from tidegate.web.context import Context, ContextOf, JobId

@@ -13,12 +13,12 @@ from tidegate.domain.job import SubstreamState
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.domain.values import EXACT_DOUBLE, NAME_OR_EMPTY
 from tidegate.domain.views import MAX_HOLDERS
-from tidegate.reads.completeness import Completeness, CurveSelection, read_completeness
-from tidegate.reads.explain import Explanation, read_explanation
-from tidegate.reads.late import LateRows, read_late
-from tidegate.reads.queries import QueryTable, read_queries
-from tidegate.reads.substreams import CURSOR, Column, Selection, SubstreamTable, read_substreams
-from tidegate.reads.watermark import WaitResult
+from tidegate.views.completeness import Completeness, CurveSelection, read_completeness
+from tidegate.views.explain import Explanation, read_explanation
+from tidegate.views.late import LateRows, read_late
+from tidegate.views.queries import QueryTable, read_queries
+from tidegate.views.substreams import CURSOR, Column, Selection, SubstreamTable, read_substreams
+from tidegate.views.watermark import WaitResult
 from tidegate.web import actions
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.bodies import json_answer

@@ -15,8 +15,8 @@ from tidegate.auth.callers import Caller
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import JobDeleted, JobNotFound
 from tidegate.domain.history import Kind
-from tidegate.reads.history import RECORD_ID, HistoryRecord
 from tidegate.runtime.feed import Entry, State, Step
+from tidegate.views.history import RECORD_ID, HistoryRecord
 from tidegate.web.access import CallerOf, allowed
 from tidegate.web.context import Context, ContextOf, JobId
 from tidegate.web.disconnects import mark_endless

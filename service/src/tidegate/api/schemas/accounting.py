@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from tidegate.domain.completeness import ENTRIES_KEPT, BatchAccounting, LateDisposition, RowCounts, sum_by_hour
-from tidegate.reads.types import Column, Count, FieldError, Names, Request, RowsByHour, Text, check_equal_lengths
+from tidegate.views.types import Column, Count, FieldError, Names, Request, RowsByHour, Text, check_equal_lengths
 
 COLUMNS = ("on_time", "late", "null_event_time", "updated", "future", "hours")
 

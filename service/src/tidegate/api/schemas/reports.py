@@ -8,8 +8,9 @@ from pydantic.config import JsonDict
 from tidegate.api.schemas.accounting import RowAccounting
 from tidegate.domain.batches import BeginOptions
 from tidegate.domain.job import PinnedWatermark
-from tidegate.reads.queries import QUERY_ID
-from tidegate.reads.types import (
+from tidegate.store.pieces import Pieces, accounting_pieces, direct_pieces, partition_pieces
+from tidegate.views.queries import QUERY_ID
+from tidegate.views.types import (
     BatchNumber,
     Column,
     Count,
@@ -24,8 +25,7 @@ from tidegate.reads.types import (
     WaitMs,
     check_equal_lengths,
 )
-from tidegate.reads.watermark import WatermarkState
-from tidegate.store.pieces import Pieces, accounting_pieces, direct_pieces, partition_pieces
+from tidegate.views.watermark import WatermarkState
 
 RUN_ID = Field(description="Id of this start of the query.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"])
 TOKEN = Field(

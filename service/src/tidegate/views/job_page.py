@@ -10,14 +10,16 @@ from tidegate.domain.history import COARSE_MS, FINE_MS, SAMPLES_KEPT, Sample
 from tidegate.domain.job import SubstreamState
 from tidegate.domain.values import SubstreamKey, member
 from tidegate.domain.views import SubstreamStatus
-from tidegate.reads.completeness import Completeness, CurveSelection, completeness_of_job
-from tidegate.reads.explain import Explanation, explanation_of
-from tidegate.reads.history import FILTERS, RECORD_ID, HistoryRecord, fold, records_page
-from tidegate.reads.late import LateRows, late_rows
-from tidegate.reads.queries import QueryTable, query_table
-from tidegate.reads.reader import Reader
-from tidegate.reads.status import JobStatus, SubstreamCounts, job_status
-from tidegate.reads.substreams import (
+from tidegate.store import replies
+from tidegate.times import ROUND_MS
+from tidegate.views.completeness import Completeness, CurveSelection, completeness_of_job
+from tidegate.views.explain import Explanation, explanation_of
+from tidegate.views.history import FILTERS, RECORD_ID, HistoryRecord, fold, records_page
+from tidegate.views.late import LateRows, late_rows
+from tidegate.views.queries import QueryTable, query_table
+from tidegate.views.reader import Reader
+from tidegate.views.status import JobStatus, SubstreamCounts, job_status
+from tidegate.views.substreams import (
     CURSOR,
     Column,
     FoundSubstreams,
@@ -28,8 +30,6 @@ from tidegate.reads.substreams import (
     slowest_substreams,
     substream_table,
 )
-from tidegate.store import replies
-from tidegate.times import ROUND_MS
 
 HOLDERS = 3
 SUBSTREAMS_SHOWN = 50

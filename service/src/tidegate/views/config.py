@@ -1,7 +1,7 @@
 """Models of the JSON configuration of a job. The declarations in the domain determine their members."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
 
@@ -13,7 +13,7 @@ from tidegate.domain.config import THROTTLES, NoThrottle, Throttle
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.policies import POLICIES, Policy
 from tidegate.domain.values import EXACT_DOUBLE, declarations
-from tidegate.reads.types import STORED, Id, Request, Text
+from tidegate.views.types import STORED, Id, Request, Text
 
 Model = TypeVar("Model", bound=Request)
 STRATEGIES: tuple[type[Policy | Throttle], ...] = (*POLICIES, *THROTTLES)
@@ -68,15 +68,21 @@ def _model_of(strategy: type[Policy | Throttle]) -> type[Strategy]:
     return model
 
 
-def _with_limits(model: type[Model]) -> type[Model]:
-    return create_model(model.__name__, __base__=model, __doc__=model.__doc__, **_numbers(domain.JobConfig))
+def _component(name: str, **members: Any) -> Callable[[type[Model]], type[Model]]:
+    """Add members to a model, and give it the name of its component in the OpenAPI document."""
+
+    def named(model: type[Model]) -> type[Model]:
+        return create_model(name, __base__=model, __doc__=model.__doc__, **members)
+
+    return named
 
 
 AnyPolicy = Annotated[Strategy, _OneOf(POLICIES)]
 AnyThrottle = Annotated[Strategy, _OneOf(THROTTLES)]
 
 
-class Override(Request):
+@_component("Override")
+class OverrideDocument(Request):
     """A policy for the substreams whose names match a pattern."""
 
     substreams: Text = Field(
@@ -88,8 +94,8 @@ class Override(Request):
     policy: AnyPolicy = Field(description="Policy of these substreams.")
 
 
-@_with_limits
-class JobConfig(Request):
+@_component("JobConfig", **_numbers(domain.JobConfig))
+class ConfigDocument(Request):
     """The complete configuration of a job.
 
     A change replaces the whole configuration, so an omitted member takes its default. Limits are in milliseconds of
@@ -97,7 +103,7 @@ class JobConfig(Request):
     """
 
     policy: AnyPolicy = Field(description="Policy of substreams that no override matches.")
-    overrides: list[Override] = Field(
+    overrides: list[OverrideDocument] = Field(
         default=[],
         max_length=domain.MAX_OVERRIDES,
         description="Policies by substream name. The first match applies.",
@@ -142,7 +148,7 @@ def parsed_config(document: Any) -> domain.JobConfig:
     Raises:
         ValidationError: If the object is not a valid configuration.
     """
-    return JobConfig.model_validate(document).config()
+    return ConfigDocument.model_validate(document).config()
 
 
 def stored_config(document: Any) -> domain.JobConfig:
@@ -152,6 +158,6 @@ def stored_config(document: Any) -> domain.JobConfig:
         StateDamaged: If the object is not a valid configuration.
     """
     try:
-        return JobConfig.model_validate(document, context=STORED).config()
+        return ConfigDocument.model_validate(document, context=STORED).config()
     except ValidationError as error:
         raise StateDamaged from error

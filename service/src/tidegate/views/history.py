@@ -6,10 +6,10 @@ from typing import Any, Self
 from pydantic import ConfigDict, Field
 
 from tidegate.domain.history import MOVEMENTS, RECORDS_KEPT, Kind, Record
-from tidegate.reads.reader import Reader
-from tidegate.reads.types import Answer
-from tidegate.reads.watermark import WatermarkState
 from tidegate.store.replies import HistoryReply, order
+from tidegate.views.reader import Reader
+from tidegate.views.types import Answer
+from tidegate.views.watermark import WatermarkState
 
 RECORD_ID = r"^[0-9]{1,16}-[0-9]{1,19}$"
 

@@ -8,11 +8,11 @@ from tidegate.domain.completeness import RowCounts
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.job import Hold
 from tidegate.domain.views import Health
-from tidegate.reads.config import JobConfig
-from tidegate.reads.reader import Reader
-from tidegate.reads.types import STORED, Answer, attributes
-from tidegate.reads.watermark import WatermarkState
 from tidegate.store.replies import Status
+from tidegate.views.config import ConfigDocument
+from tidegate.views.reader import Reader
+from tidegate.views.types import STORED, Answer, attributes
+from tidegate.views.watermark import WatermarkState
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class JobStatus(WatermarkState):
         "reports yet. `complete`: the input has ended.",
         examples=["running"],
     )
-    config: JobConfig = Field(description="Configuration of the job.")
+    config: ConfigDocument = Field(description="Configuration of the job.")
     revision: int = Field(description="Revision of the configuration.", examples=[1])
     created_ms: int = Field(description="Processing time at which the job was created.", examples=[1357527600000])
     max_event_time: int | None = Field(

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from tidegate.domain.results import Holder
-from tidegate.reads.types import Answer
+from tidegate.views.types import Answer
 
 
 class WatermarkState(Answer):

@@ -4,9 +4,9 @@ from pydantic import Field
 
 from tidegate.domain.errors import QueryNotFound
 from tidegate.domain.views import QueryStatus
-from tidegate.reads.reader import Reader
-from tidegate.reads.watermark import WatermarkState
 from tidegate.store import replies
+from tidegate.views.reader import Reader
+from tidegate.views.watermark import WatermarkState
 
 QUERY_ID = Field(description="Id of the query's checkpoint.", examples=["7d1f5c5e-9a0b-4a7e-8f63-0c3f3a1d2b4c"])
 

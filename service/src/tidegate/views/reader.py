@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any
 
 from tidegate.domain import results
-from tidegate.reads.types import attributes
-from tidegate.reads.watermark import CommandResult, WatermarkState
 from tidegate.store.jobs import JobStore
+from tidegate.views.types import attributes
+from tidegate.views.watermark import CommandResult, WatermarkState
 
 
 @dataclass(frozen=True, slots=True, eq=False)

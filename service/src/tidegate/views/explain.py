@@ -3,10 +3,10 @@
 from pydantic import Field
 
 from tidegate.domain.views import ExplainedHolder, explain
-from tidegate.reads.config import stored_config
-from tidegate.reads.reader import Reader
-from tidegate.reads.watermark import WatermarkState
 from tidegate.store.replies import Snapshot
+from tidegate.views.config import stored_config
+from tidegate.views.reader import Reader
+from tidegate.views.watermark import WatermarkState
 
 
 class Explanation(WatermarkState):

@@ -11,10 +11,10 @@ from pydantic import Field
 from tidegate.domain.job import SubstreamState
 from tidegate.domain.values import ID_CHARACTERS, SubstreamKey, matches
 from tidegate.domain.views import SubstreamStatus
-from tidegate.reads.reader import Reader
-from tidegate.reads.watermark import WatermarkState
 from tidegate.store import replies
 from tidegate.store.replies import substream_key
+from tidegate.views.reader import Reader
+from tidegate.views.watermark import WatermarkState
 
 Item = TypeVar("Item")
 Column = Literal["name", "since", "watermark", "max_event_time", "last_event", "late"]

@@ -11,11 +11,11 @@ from tidegate.domain.config import FrameThrottle, JobConfig
 from tidegate.domain.errors import DomainError, SubstreamNotFound
 from tidegate.domain.policies import Policy, TargetCompleteness
 from tidegate.domain.values import SubstreamKey
-from tidegate.reads.config import stored_config
-from tidegate.reads.reader import Reader
-from tidegate.reads.types import Answer
-from tidegate.reads.watermark import WatermarkState
 from tidegate.store import replies
+from tidegate.views.config import stored_config
+from tidegate.views.reader import Reader
+from tidegate.views.types import Answer
+from tidegate.views.watermark import WatermarkState
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999, 0.9999)
 

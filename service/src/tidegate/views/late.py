@@ -7,10 +7,10 @@ from pydantic import Field
 from tidegate.domain.completeness import HOUR, NO_ROWS, HourCounts, RowCounts, Span, spans
 from tidegate.domain.errors import SubstreamNotFound
 from tidegate.domain.values import SubstreamKey
-from tidegate.reads.reader import Reader
-from tidegate.reads.types import Answer
-from tidegate.reads.watermark import WatermarkState
 from tidegate.store import replies
+from tidegate.views.reader import Reader
+from tidegate.views.types import Answer
+from tidegate.views.watermark import WatermarkState
 
 
 class LateCounts(Answer):

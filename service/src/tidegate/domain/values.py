@@ -123,9 +123,10 @@ def by_value(value: int | None) -> tuple[bool, int]:
 # Members of records. The JSON Schema of the API has their descriptions and examples.
 
 
-def described(description: str, *, example: object, **options: Any) -> Any:
+def described(description: str, *, example: object = None, **options: Any) -> Any:
     """Return a dataclass field for a member that answers contain; ``options`` are those of ``dataclasses.field``."""
-    return field(metadata={"description": description, "examples": [example]}, **options)
+    examples = {} if example is None else {"examples": [example]}
+    return field(metadata={"description": description, **examples}, **options)
 
 
 # Declared parameters. Validation, the JSON Schema of a configuration, the configuration for the functions in Redis, and

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from copy import copy, deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from tidegate.domain import commands
@@ -110,7 +110,7 @@ class SubstreamStatus:
     # Only the totals of the job include rows from before the substream was known.
     reported: int = described("Rows that executors reported in committed batches.", example=1843)
     future_rows: int = described("Ignored rows and reports, whose event times are too far in the future.", example=0)
-    rows: RowCounts = field(metadata={"description": "Committed rows by row class."})
+    rows: RowCounts = described("Committed rows by row class.")
 
 
 def substreams(job: JobState, now_ms: int) -> list[SubstreamStatus]:
@@ -253,9 +253,7 @@ MAX_HOLDERS = 10
 class ExplainedHolder(Holder):
     """A holder, and the watermark without it and the holders before it in the list."""
 
-    until: tuple[LimitDeadline, ...] = field(
-        metadata={"description": "Limits that let the watermark pass the holder, sorted by time."}
-    )
+    until: tuple[LimitDeadline, ...] = described("Limits that let the watermark pass the holder, sorted by time.")
     coalesced_watermark_without: int | None = described(
         "Coalesced watermark without this holder and the holders before it.", example=1357556400000
     )

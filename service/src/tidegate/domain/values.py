@@ -123,9 +123,9 @@ def by_value(value: int | None) -> tuple[bool, int]:
 # Members of records. The JSON Schema of the API has their descriptions and examples.
 
 
-def described(description: str, *, example: object = None, **options: Any) -> Any:
+def described(description: str, *, example: object = ..., **options: Any) -> Any:
     """Return a dataclass field for a member that answers contain; ``options`` are those of ``dataclasses.field``."""
-    examples = {} if example is None else {"examples": [example]}
+    examples = {} if example is ... else {"examples": [example]}
     return field(metadata={"description": description, **examples}, **options)
 
 

@@ -38,8 +38,8 @@ MUTANTS = (
         "The Python machine gives a replayed batch the current watermark instead of its pinned watermark.",
         Guarantee.REPLAY_EXACT,
         f"{DOMAIN}/batches.py",
-        "    return Begun(\n",
-        "    if is_replay:\n        pinned = job.coalesced_watermark\n    return Begun(\n",
+        "    return Begun(reply(job), ",
+        "    if is_replay:\n        pinned = job.coalesced_watermark\n    return Begun(reply(job), ",
         (JOB,),
     ),
     Mutant(

@@ -16,12 +16,12 @@ from starlette.types import Message
 
 from tests.support.api import CONFIG
 from tests.support.waiting import until
-from tidegate.api.schemas.reports import CommitRequest, Report
+from tidegate.http import bodies
+from tidegate.http.actions import RestoreRequest
+from tidegate.http.bodies import BodyReader
+from tidegate.http.problems import Problem
+from tidegate.http.schemas import CommitRequest, Report
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.web import body_reader
-from tidegate.web.actions import RestoreRequest
-from tidegate.web.body_reader import BodyReader
-from tidegate.web.problems import Problem
 from tidegate_spark.testing import CoordinatorProcess
 
 BATCH = {"query": "q", "query_id": "i", "run_id": "r", "batch_id": 1, "partition": 3}
@@ -99,8 +99,8 @@ def test_a_large_body_gets_the_answer_of_a_small_one(monkeypatch: pytest.MonkeyP
     async def check(reader: BodyReader) -> None:
         large = await answer(reader, model, body)
         assert reader._process is not None  # noqa: SLF001
-        monkeypatch.setattr(body_reader, "MIN_BYTES", 1 << 30)
-        monkeypatch.setattr(body_reader, "MAX_COLONS", 1 << 30)
+        monkeypatch.setattr(bodies, "MIN_BYTES", 1 << 30)
+        monkeypatch.setattr(bodies, "MAX_COLONS", 1 << 30)
         assert large == await answer(reader, model, body)
 
     running(check)
@@ -154,7 +154,7 @@ def test_the_process_ends_with_the_coordinator(
         answer = http.post(f"/v1/jobs/{job_name}:report", json=report).raise_for_status()
         assert answer.json()["watermark"] == -10
         [child] = [
-            each for each in psutil.Process(coordinator.pid).children() if "tidegate.web.body_reader" in each.cmdline()
+            each for each in psutil.Process(coordinator.pid).children() if "tidegate.http.bodies" in each.cmdline()
         ]
         os.kill(coordinator.pid, end)
         until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "its end")

@@ -11,8 +11,8 @@ from openapi_spec_validator import validate
 
 from tests.support.api import DOCUMENT
 from tidegate.app import create_app
+from tidegate.http.bodies import BODIES
 from tidegate.settings import Settings
-from tidegate.web.bodies import BODIES
 
 
 def test_the_committed_document_is_up_to_date() -> None:

@@ -13,11 +13,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from tests.support.api import CONFIG, problem
-from tidegate.api.schemas.accounting import RowAccounting
 from tidegate.app import create_app
+from tidegate.http.bodies import BODIES
+from tidegate.http.request import while_connected
+from tidegate.http.schemas import RowAccounting
 from tidegate.settings import Settings
-from tidegate.web.bodies import BODIES
-from tidegate.web.disconnects import while_connected
 from tidegate_spark.testing import CoordinatorProcess
 
 SIZE = 4 * 1024 * 1024 - 200

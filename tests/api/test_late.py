@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.support.api import HOUR, RUN, commit_rows, problem, read
-from tidegate.api.schemas.accounting import RowAccounting
+from tidegate.http.schemas import RowAccounting
 
 Make = Callable[..., str]
 

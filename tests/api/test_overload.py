@@ -16,8 +16,8 @@ from redis import Redis
 
 from tests.support.api import create, problem, report
 from tests.support.waiting import until
+from tidegate.http.guard import FREE_BYTES, BodyMemory
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.web.body_memory import FREE_BYTES, BodyMemory
 from tidegate_spark.testing import CoordinatorProcess
 
 MEMORY = 2 * 1024 * 1024

@@ -26,10 +26,9 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from tests.support.programs import run, tool
+from tidegate.http.connection import SINGLE, Connection, Connections
 from tidegate.runtime.metrics import Metrics
 from tidegate.settings import Settings
-from tidegate.web.connections import Connections
-from tidegate.web.http_protocol import SINGLE, Connection
 from tidegate_spark.testing import CoordinatorProcess
 
 HOST = b"Host: 127.0.0.1\r\n"

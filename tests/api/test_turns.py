@@ -34,13 +34,12 @@ from tidegate.auth.keyring import Keyring
 from tidegate.auth.keys import new_key
 from tidegate.auth.roles import Role
 from tidegate.auth.usage import KeyUsage
+from tidegate.http.call import call_of
+from tidegate.http.connection import Connection, Connections
+from tidegate.http.guard import BodyMemory, Guard
+from tidegate.http.turns import CALL_BYTES, LIMITED_S, InTurn, Tenant, Turn, Turns, tenant_of
 from tidegate.runtime.metrics import Metrics
 from tidegate.settings import Settings
-from tidegate.web.body_memory import BodyMemory
-from tidegate.web.connections import Connections
-from tidegate.web.guard import Guard
-from tidegate.web.http_protocol import Connection
-from tidegate.web.turns import CALL_BYTES, LIMITED_S, InTurn, Tenant, Turn, Turns, tenant_of
 from tidegate_spark.testing import CoordinatorProcess
 
 FLOOD, QUIET, THIRD = ("job", "flood"), ("job", "quiet"), ("job", "third")
@@ -380,7 +379,7 @@ def test_no_waiting_tenant_gets_more_than_its_share(costs: list[int], arrivals: 
             served = list["asyncio.Task[None]"]()
 
             async def answer(tenant: Tenant, scope: Scope) -> None:
-                scope["turn"].charge(cost_of[tenant])
+                turns.charge(tenant, cost_of[tenant])
                 spent[tenant] += cost_of[tenant]
 
             def serve(tenant: Tenant) -> None:
@@ -449,7 +448,8 @@ def test_tenants_are_keys_or_jobs_or_addresses() -> None:
     _, key = new_key(name="team", role=Role.ADMIN, prefix="", created="2026-01-01T00:00:00Z")
 
     def found(path: str, caller: Caller | None, address: str = "10.0.0.1") -> Tenant:
-        scope: Scope = {"path": path, "client": (address, 1)} | ({} if caller is None else {"caller": caller})
+        scope: Scope = {"path": path, "client": (address, 1)}
+        call_of(scope).caller = caller
         return tenant_of(scope)
 
     assert found("/v1/jobs/flights:report", Caller(key)) == ("key", "team")
@@ -526,7 +526,7 @@ async def served(app: SlowApp, max_active: int, number: int) -> AsyncIterator[tu
     in_turn = InTurn(app, turns)
 
     async def without_keys(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["caller"] = Caller(None)
+        call_of(scope).caller = Caller(None)
         await in_turn(scope, receive, send)
 
     config, connections = uvicorn.Config(without_keys), Connections(Settings(), 1000, Metrics())

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.api.schemas.reports import Report
+from tidegate.http.schemas import Report
 from tidegate_spark.substreams import LONGEST_BYTES, name_of
 
 values = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=250)

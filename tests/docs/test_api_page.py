@@ -11,10 +11,9 @@ import tidegate
 from tests.support.roles import MAY
 from tidegate.auth.errors import AccessDenied
 from tidegate.domain.errors import DomainError
+from tidegate.http.problems import ERRORS, STORE_ERRORS
 from tidegate.runtime.wakeups import TooManyWaiting
 from tidegate.views.completeness import FrameInForce
-from tidegate.web.problems import STORE_ERRORS
-from tidegate.web.statuses import ERRORS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = "".join((DOCS / page).read_text() for page in ("how-to/secure.md", "reference/errors.md"))

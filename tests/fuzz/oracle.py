@@ -7,7 +7,7 @@ from typing import Any
 import httptools
 
 from tests.fuzz.messages import Case
-from tidegate.web.statuses import ERRORS
+from tidegate.http.problems import ERRORS
 
 UNHEALTHY = {"internal", "store_unavailable", "store_full", "store_read_only", "clock_jumped"}
 """Errors that no request may cause."""

@@ -33,7 +33,7 @@ def test_a_line_names_its_call(tmp_path: Path) -> None:
         act = {"substreams": ["a"], "reason": "a line"}
         http.post("/v1/jobs/j/substreams:idle", json=act).raise_for_status()
         http.post("/v1/jobs/j/act", json={})
-    lines = [line for line in written(tmp_path) if line["logger"] in ("tidegate.web.observed", "tidegate.audit")]
+    lines = [line for line in written(tmp_path) if line["logger"] in ("tidegate.http.observed", "tidegate.audit")]
     assert {line["client"] for line in lines if line["logger"] == "tidegate.audit"} == {"127.0.0.1"}
     always = ("timestamp", "level", "logger", "client")
     entries = [{name: value for name, value in line.items() if name not in always} for line in lines]

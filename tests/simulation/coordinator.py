@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.loop import HostClock, Loop
-from tidegate.api.schemas.reports import BeginRequest, CommitRequest, HeartbeatRequest, Report
 from tidegate.app import MIN_OUTAGE_MS
 from tidegate.domain import batches, commands
 from tidegate.domain.batches import PartitionReport
@@ -21,9 +20,10 @@ from tidegate.domain.evaluate import next_change_ms, watermark_state
 from tidegate.domain.job import JobState, Run, TokenClaim
 from tidegate.domain.results import Begun, Effect, JobWatermark
 from tidegate.domain.views import queries
+from tidegate.http.problems import ERRORS
+from tidegate.http.schemas import BeginRequest, CommitRequest, HeartbeatRequest, Report
 from tidegate.views.config import parsed_config
 from tidegate.views.types import attributes
-from tidegate.web.statuses import ERRORS
 from tidegate_spark.protocol.effects import Response, Send
 
 BATCH = re.compile(r"/queries/([^/]+)/batches/(\d+)(:commit)?")

@@ -14,15 +14,20 @@ from redis.exceptions import RedisError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidegate import __version__
-from tidegate.api.direct import DOCUMENT, DirectCalls
-from tidegate.api.openapi import openapi_document
-from tidegate.api.parameters import refuse_unknown
-from tidegate.api.routes import actions, health, history, jobs, keys, metrics, reports, state, watch
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.revocation import Revocation
 from tidegate.auth.sessions import Sessions
 from tidegate.auth.usage import KeyUsage
 from tidegate.auth.watermark_tokens import Tokens
+from tidegate.http.bodies import BodyReader, JsonAnswer
+from tidegate.http.guard import BodyMemory, Guard
+from tidegate.http.hot import DOCUMENT, DirectCalls
+from tidegate.http.observed import Observed
+from tidegate.http.openapi import openapi_document
+from tidegate.http.problems import register
+from tidegate.http.request import Context, authorise, check_roles, refuse_unknown
+from tidegate.http.routes import actions, history, jobs, keys, monitoring, reports, state
+from tidegate.http.turns import InTurn, Turns
 from tidegate.page import action_forms, live, login, pages
 from tidegate.page.layout import Files
 from tidegate.runtime.key_recorder import record_key_usage
@@ -43,15 +48,6 @@ from tidegate.store.pipelining import Replication
 from tidegate.store.servers import Servers, raise_first
 from tidegate.views.overview import Overview
 from tidegate.views.reader import Reader
-from tidegate.web.access import authorise, check_roles
-from tidegate.web.bodies import JsonAnswer
-from tidegate.web.body_memory import BodyMemory
-from tidegate.web.body_reader import BodyReader
-from tidegate.web.context import Context
-from tidegate.web.guard import Guard
-from tidegate.web.observed import Observed
-from tidegate.web.problems import register
-from tidegate.web.turns import InTurn, Turns
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +55,7 @@ MIN_OUTAGE_MS = 2000
 MISSED_SWEEPS = 10
 """The jobs are unattended if no coordinator runs for ``MIN_OUTAGE_MS``, or ``MISSED_SWEEPS`` intervals, if longer."""
 
-RESOURCES = (jobs, reports, state, watch, history, actions, keys, health, metrics)
+RESOURCES = (jobs, reports, state, history, actions, keys, monitoring)
 PAGES = (pages, live, action_forms, login)
 
 

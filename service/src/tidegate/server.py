@@ -24,6 +24,7 @@ from redis.exceptions import RedisError
 
 from tidegate.app import create_app, store_servers
 from tidegate.auth.keyring import Keyring
+from tidegate.http.connection import Connection, Connections
 from tidegate.runtime.logs import configure
 from tidegate.settings import LOOPBACK, Settings, load_settings
 from tidegate.store import shared
@@ -31,8 +32,6 @@ from tidegate.store.checks import check_all, reachable
 from tidegate.store.connection import without_password
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.functions import delete_other_versions
-from tidegate.web.connections import Connections
-from tidegate.web.http_protocol import Connection
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from starlette.status import HTTP_200_OK, HTTP_303_SEE_OTHER
 from tidegate.auth.callers import Caller
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import DomainError
+from tidegate.http.call import call_of
+from tidegate.http.problems import Problem, problem_of
+from tidegate.http.request import CallerOf, Context, ContextOf, JobId, allowed
 from tidegate.page.actions import ACTIONS, Action, Submission
 from tidegate.page.layout import PageRoute, layout, read_form
 from tidegate.page.render import render
 from tidegate.views.explain import read_explanation
-from tidegate.web.access import CallerOf, allowed
-from tidegate.web.context import Context, ContextOf, JobId
-from tidegate.web.problems import Problem, problem_of
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -52,7 +52,7 @@ async def act(request: Request, job: JobId, verb: str, context: ContextOf, calle
         await action.run(Submission(context.store, job, caller.audit_info(reason), form))
     except (Problem, DomainError) as error:
         problem = problem_of(error)
-        request.scope["problem"] = problem.code
+        call_of(request.scope).problem = problem.code
         return await _form_page(request, context, job, action, form, problem)
     return RedirectResponse(f"/jobs/{job}?did={verb}", HTTP_303_SEE_OTHER)
 

@@ -10,13 +10,13 @@ from tidegate import times
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS, Role
 from tidegate.domain.history import AuditInfo
 from tidegate.domain.values import STORED_NAME
+from tidegate.http import actions as commands
+from tidegate.http.actions import ActionRequest, HoldRequest, SubstreamActionRequest
+from tidegate.http.bodies import invalid_body
+from tidegate.http.problems import Problem
 from tidegate.store.actions import JobActions
 from tidegate.store.jobs import JobStore
 from tidegate.views.types import Id
-from tidegate.web import actions as commands
-from tidegate.web.actions import ActionRequest, HoldRequest, SubstreamActionRequest
-from tidegate.web.bodies import invalid_body
-from tidegate.web.problems import Problem
 
 Form = Mapping[str, str]
 Value = TypeVar("Value")

@@ -13,6 +13,7 @@ from tidegate.domain.errors import StateDamaged
 from tidegate.domain.history import COARSE_MS, Sample
 from tidegate.domain.values import matches
 from tidegate.domain.views import WORST_FIRST, Health
+from tidegate.http.request import Context
 from tidegate.page.lag_line import SAMPLES, lag_line
 from tidegate.page.lag_points import is_replayed
 from tidegate.page.links import parameters
@@ -21,7 +22,6 @@ from tidegate.page.sections import Sections
 from tidegate.store.replies import Status
 from tidegate.views.sentences import status_sentence
 from tidegate.views.status import job_status
-from tidegate.web.context import Context
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,11 @@ from starlette.status import HTTP_303_SEE_OTHER
 from starlette.types import Scope
 
 from tidegate.auth.callers import Caller
+from tidegate.http.bodies import raw_body
+from tidegate.http.call import call_of
+from tidegate.http.problems import HANDLED, Problem, problem_of, refuse
+from tidegate.http.request import context_of
 from tidegate.page.render import render
-from tidegate.web.bodies import raw_body
-from tidegate.web.context import context_of
-from tidegate.web.problems import HANDLED, Problem, problem_of, refuse
 
 HEADERS = {  # in addition to observed.SAFE_HEADERS
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -53,7 +54,7 @@ class PageRoute(APIRoute):
         caller = context.sessions.caller(request)
         if caller is None and self.name not in WITHOUT_SESSION:
             return _to_login(request)
-        request.scope["caller"] = caller or Caller(None)
+        call_of(request.scope).caller = caller or Caller(None)
         try:
             if request.method == "POST" and not _is_same_origin(request):
                 raise Problem("foreign_origin", "Another site sent this form; use the page of the coordinator.")
@@ -88,7 +89,7 @@ class Files(StaticFiles):
 def layout(request: Request) -> dict[str, Any]:
     """Return the values that the template of every page needs."""
     sessions = context_of(request).sessions
-    caller: Caller = request.scope.get("caller") or Caller(None)
+    caller = call_of(request.scope).caller or Caller(None)
     return {"key": caller.key, "token": sessions.form_token(request), "now": 0, "live": ""}
 
 
@@ -114,7 +115,7 @@ def error_page(request: Request, problem: Problem) -> Response:
     """Return the page for an error, or a problem document for an event stream."""
     if request.url.path.endswith("/live"):
         return refuse(request.scope, problem)
-    request.scope["problem"] = problem.code
+    call_of(request.scope).problem = problem.code
     retries = problem.code == "job_not_found" or "Retry-After" in problem.headers
     page = render("error.html", problem=problem, retries=retries, **layout(request))
     headers = {name: value for name, value in problem.headers.items() if name != "WWW-Authenticate"}

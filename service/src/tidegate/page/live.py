@@ -12,15 +12,14 @@ from redis.exceptions import RedisError
 
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound
+from tidegate.http.call import call_of, caller_of
+from tidegate.http.request import CallerOf, Context, ContextOf, JobId, allowed
 from tidegate.page import sections
 from tidegate.page.job_list import job_list
 from tidegate.page.layout import PageRoute
 from tidegate.page.pages import JobListViewOf, JobViewOf
 from tidegate.page.scales import Scales
 from tidegate.page.sections import Sections
-from tidegate.web.access import CallerOf, allowed, caller_of
-from tidegate.web.context import Context, ContextOf, JobId
-from tidegate.web.disconnects import mark_endless
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -70,7 +69,7 @@ async def job_live(
 
 async def _stream(request: Request, events: AsyncGenerator[bytes, None]) -> StreamingResponse:
     await anext(events)  # raises an error before the stream starts if too many clients wait
-    mark_endless(request.scope)
+    call_of(request.scope).is_endless = True
     return StreamingResponse(events, headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
 
 

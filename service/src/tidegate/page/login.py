@@ -9,13 +9,13 @@ from starlette.status import HTTP_303_SEE_OTHER
 from tidegate.auth.errors import KeyUnknown
 from tidegate.auth.roles import READERS
 from tidegate.auth.usage import network
+from tidegate.http.call import call_of
+from tidegate.http.guard import PAGES
+from tidegate.http.problems import Problem, problem_of
+from tidegate.http.request import ContextOf, allowed
 from tidegate.page.layout import PageRoute, layout, read_form
 from tidegate.page.render import render
 from tidegate.runtime.logs import identify
-from tidegate.web.access import allowed
-from tidegate.web.context import ContextOf
-from tidegate.web.guard import PAGES
-from tidegate.web.problems import Problem, problem_of
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -44,7 +44,7 @@ async def log_in(request: Request, context: ContextOf) -> Response:
     if keyring is None or key is None or keyring.has_expired(key):
         context.sessions.failed_logins.take(client)
         problem = problem_of(KeyUnknown())
-        request.scope["problem"] = problem.code
+        call_of(request.scope).problem = problem.code
         page = render("login.html", address=address, problem=problem, **layout(request))
         return HTMLResponse(page, problem.status)
     identify(key=key.name)

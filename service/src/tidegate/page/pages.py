@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from tidegate.auth.roles import READERS
 from tidegate.domain.views import WORST_FIRST
+from tidegate.http.request import CallerOf, ContextOf, JobId, allowed
 from tidegate.page import sections
 from tidegate.page.actions import ACTIONS
 from tidegate.page.job_list import JobListSelection, job_list
@@ -18,8 +19,6 @@ from tidegate.page.render import render
 from tidegate.page.scales import Scales
 from tidegate.page.sections import Sections
 from tidegate.views.job_page import JobPageSelection
-from tidegate.web.access import CallerOf, allowed
-from tidegate.web.context import ContextOf, JobId
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 

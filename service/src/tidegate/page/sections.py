@@ -8,6 +8,7 @@ from typing import Any
 
 from tidegate.auth.callers import Caller
 from tidegate.domain.config import JOB_LIMITS
+from tidegate.http.request import Context
 from tidegate.page.actions import ACTIONS
 from tidegate.page.charts import completeness_chart, late_chart
 from tidegate.page.lag import held_since, lag_chart
@@ -19,7 +20,6 @@ from tidegate.views.history import FILTERS, id_after
 from tidegate.views.job_page import ACTIVE, RANGES_MS, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
 from tidegate.views.late import LateHour
 from tidegate.views.sentences import status_sentence, unit_hint
-from tidegate.web.context import Context
 
 HOURS_SHOWN = 3
 """Number of hours with the most lost rows that are listed."""

@@ -4,14 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from tidegate.api.parameters import QueryId
 from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS
 from tidegate.domain.values import ID
-from tidegate.views.types import Id, Text
-from tidegate.views.watermark import CommandResult, HoldResult, WatermarkState
-from tidegate.web import actions
-from tidegate.web.access import CallerOf, allowed
-from tidegate.web.actions import (
+from tidegate.http import actions
+from tidegate.http.actions import (
     ActionRequest,
     CompleteRequest,
     DeclareRequest,
@@ -20,8 +16,10 @@ from tidegate.web.actions import (
     RestoreRequest,
     SubstreamActionRequest,
 )
-from tidegate.web.bodies import body_of, json_answer
-from tidegate.web.context import ContextOf, JobId
+from tidegate.http.bodies import body_of, json_answer
+from tidegate.http.request import CallerOf, ContextOf, JobId, QueryId, allowed
+from tidegate.views.types import Id, Text
+from tidegate.views.watermark import CommandResult, HoldResult, WatermarkState
 
 router = APIRouter(prefix="/v1/jobs", tags=["actions"])
 ActionBody = Annotated[ActionRequest, body_of(ActionRequest)]

@@ -20,7 +20,8 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidegate.auth.usage import network
-from tidegate.web.problems import Problem, refuse
+from tidegate.http.call import call_of
+from tidegate.http.problems import Problem, refuse
 
 NEVER_QUEUED = ("/livez", "/readyz", "/metrics")
 """Paths of the calls that monitor a replica. They must answer while the replica is busy."""
@@ -134,7 +135,8 @@ class Turns:
 
         While the bounds apply, the tenant is charged for the time that the call takes on the event loop.
         """
-        turn = scope["turn"] = self.begin(tenant, size) or await self.wait(tenant, size)
+        turn = self.begin(tenant, size) or await self.wait(tenant, size)
+        call_of(scope).end_turn = turn.end
         try:
             if self._is_limited():
                 charged = _Charged(call(), turn)
@@ -314,8 +316,8 @@ class _Charged:
 class InTurn:
     """A middleware that serves calls in turn. The body of a call must have arrived.
 
-    A turn ends with the call, or earlier by :func:`end_turn`: when the answer begins, so that event streams and slow
-    readers do not keep the turn, and before a call waits for a watermark.
+    A turn ends with the call, or earlier by :attr:`.HttpCall.end_turn`: when the answer begins, so that event streams and
+    slow readers do not keep the turn, and before a call waits for a watermark.
 
     Args:
         app: The application.
@@ -335,20 +337,13 @@ class InTurn:
         if problem is not None:
             await refuse(scope, problem)(scope, receive, send)
             return
-        size = scope.get("body_bytes", 0)
+        size = call_of(scope).body_bytes
         await self._turns.serve(tenant, scope, size, lambda: self._app(scope, receive, send))
-
-
-def end_turn(scope: Scope) -> None:
-    """End the turn of a call that still has one."""
-    turn: Turn | None = scope.get("turn")
-    if turn is not None:
-        turn.end()
 
 
 def tenant_of(scope: Scope) -> Tenant:
     """Return the tenant of a call."""
-    caller = scope.get("caller")
+    caller = call_of(scope).caller
     if caller is not None and caller.key is not None:
         return "key", caller.key.name
     # Calls without a caller are those of the page, and calls without a valid key. Their client chooses the path, so a

@@ -16,12 +16,12 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tidegate.api.routes.reports import begin, commit, report
-from tidegate.api.schemas.reports import BeginRequest, CommitRequest, Report
 from tidegate.domain.values import ID
-from tidegate.web.access import caller_of, require_access
-from tidegate.web.context import Context
-from tidegate.web.problems import HANDLED, internal_error, problem_of, refuse
+from tidegate.http.call import caller_of
+from tidegate.http.problems import HANDLED, internal_error, problem_of, refuse
+from tidegate.http.request import Context, require_access
+from tidegate.http.routes.reports import begin, commit, report
+from tidegate.http.schemas import BeginRequest, CommitRequest, Report
 
 _ID = ID.strip("^$")
 _JOB = rf"/v1/jobs/(?P<job>{_ID})"
@@ -30,7 +30,7 @@ _BATCH = rf"{_JOB}/queries/(?P<query>{_ID})/batches/(?P<batch>[0-9]{{1,15}})"
 
 
 @dataclass(frozen=True)
-class _Call:
+class _HotCall:
     """A call that is served directly: its method and path, its endpoint, and the model of its body."""
 
     method: str
@@ -45,9 +45,9 @@ class _Call:
 
 
 _CALLS = (
-    _Call("POST", re.compile(f"{_JOB}:report"), report, Report),
-    _Call("PUT", re.compile(_BATCH), begin, BeginRequest),
-    _Call("POST", re.compile(f"{_BATCH}:commit"), commit, CommitRequest),
+    _HotCall("POST", re.compile(f"{_JOB}:report"), report, Report),
+    _HotCall("PUT", re.compile(_BATCH), begin, BeginRequest),
+    _HotCall("POST", re.compile(f"{_BATCH}:commit"), commit, CommitRequest),
 )
 
 
@@ -106,7 +106,7 @@ class DirectCalls:
         await response(scope, receive, send)
 
 
-def _call_of(scope: Scope) -> tuple[_Call, dict[str, str]] | None:
+def _call_of(scope: Scope) -> tuple[_HotCall, dict[str, str]] | None:
     """Return the call of a request, and the parameters in its path; None if FastAPI has to serve the request."""
     if scope["type"] != "http" or scope["query_string"]:
         return None

@@ -11,11 +11,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate.auth.usage import Limit, network
 from tidegate.domain.values import ID_CHARACTERS
+from tidegate.http.call import call_of
+from tidegate.http.problems import ACCESS_DENIED, ERRORS, REFUSALS, is_error, is_refusal, is_server_error
 from tidegate.runtime.logs import AUDIT, begin_request
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.traces import Traces
-from tidegate.web.statuses import ACCESS_DENIED, ERRORS, REFUSALS, is_error, is_refusal, is_server_error
-from tidegate.web.turns import end_turn
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +59,11 @@ class Observed:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                end_turn(scope)
+                call_of(scope).end_turn()
                 _add_headers(message, request_id)
                 self.metrics.answered(_call(scope), status, time.perf_counter() - began)
-                if is_refusal(status) and "problem" in scope:
-                    self.metrics.refused(scope["problem"])
+                if is_refusal(status) and call_of(scope).problem:
+                    self.metrics.refused(call_of(scope).problem)
             await send(message)
 
         with self.traces.call(scope["method"], scope["headers"]) as trace:
@@ -90,7 +90,7 @@ class Observed:
         if is_server_error(status) or not self._may_log(scope, address):
             return
         not_logged, self._not_logged = self._not_logged, 0
-        members |= {"code": scope.get("problem", "")} | ({"not_logged": not_logged} if not_logged else {})
+        members |= {"code": call_of(scope).problem} | ({"not_logged": not_logged} if not_logged else {})
         if is_login:
             audit.info("Login refused.", extra=members)
         elif status in ACCESS_DENIED:
@@ -100,8 +100,9 @@ class Observed:
 
     def _may_log(self, scope: Scope, address: str) -> bool:
         """Return whether a refusal may be logged. Without this limit, one client could fill the disk."""
-        key = getattr(scope.get("caller"), "key", None)
-        if self._refusals.take(network(address) if key is None else f"key {key.name}"):
+        caller = call_of(scope).caller
+        client = network(address) if caller is None or caller.key is None else f"key {caller.key.name}"
+        if self._refusals.take(client):
             return True
         self._not_logged += 1
         return False

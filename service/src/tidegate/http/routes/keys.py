@@ -7,11 +7,10 @@ from pydantic import Field
 
 from tidegate.auth.keys import Quotas
 from tidegate.auth.roles import ADMINS, Role
+from tidegate.http.bodies import json_answer
+from tidegate.http.request import CallerOf, ContextOf, allowed
 from tidegate.store import shared
 from tidegate.views.types import Answer
-from tidegate.web.access import CallerOf, allowed
-from tidegate.web.bodies import json_answer
-from tidegate.web.context import ContextOf
 
 router = APIRouter(prefix="/v1", tags=["keys"])
 

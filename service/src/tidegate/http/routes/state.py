@@ -1,30 +1,26 @@
 """The watermark of a job, and the state that determines it."""
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from tidegate.api.parameters import SubstreamName, SubstreamQuery
 from tidegate.auth.errors import KeyUnknown
 from tidegate.auth.roles import READERS
 from tidegate.domain.job import SubstreamState
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.domain.values import EXACT_DOUBLE, NAME_OR_EMPTY
 from tidegate.domain.views import MAX_HOLDERS
+from tidegate.http import actions
+from tidegate.http.bodies import json_answer
+from tidegate.http.call import call_of
+from tidegate.http.request import CallerOf, ContextOf, JobId, SubstreamName, SubstreamQuery, allowed, while_connected
 from tidegate.views.completeness import Completeness, CurveSelection, read_completeness
 from tidegate.views.explain import Explanation, read_explanation
 from tidegate.views.late import LateRows, read_late
 from tidegate.views.queries import QueryTable, read_queries
 from tidegate.views.substreams import CURSOR, Column, Selection, SubstreamTable, read_substreams
 from tidegate.views.watermark import WaitResult
-from tidegate.web import actions
-from tidegate.web.access import CallerOf, allowed
-from tidegate.web.bodies import json_answer
-from tidegate.web.context import ContextOf, JobId
-from tidegate.web.disconnects import while_connected
-from tidegate.web.turns import end_turn
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 Lag = Annotated[int, Field(ge=0, le=EXACT_DOUBLE.highest)]
@@ -55,7 +51,7 @@ async def watermark(
     """Return the watermark now, or wait until it reaches `at_least`."""
     if at_least is not None:
         await actions.check_times(context.store, job, "at_least", [at_least], force)
-    waiting = context.wakeups.wait(job, at_least, timeout_s, partial(end_turn, request.scope))
+    waiting = context.wakeups.wait(job, at_least, timeout_s, call_of(request.scope).end_turn)
     if at_least is None:
         answer = await waiting
     else:

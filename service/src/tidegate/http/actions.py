@@ -10,6 +10,7 @@ from tidegate import times
 from tidegate.domain.config import DAY_MS
 from tidegate.domain.history import AuditInfo
 from tidegate.domain.results import Effect
+from tidegate.http.problems import Problem
 from tidegate.store.jobs import JobStore
 from tidegate.store.pieces import Pieces, member_pieces
 from tidegate.views.types import (
@@ -23,7 +24,6 @@ from tidegate.views.types import (
     Text,
     check_equal_lengths,
 )
-from tidegate.web.problems import Problem
 
 REASON = Field(
     default="",

@@ -59,7 +59,7 @@ OPTIONS_NOT_OFFERED = {
 
 
 def operations() -> dict[str, set[str]]:
-    """Return the names of the parameters of each operation on a job, without units: the faces have types for these."""
+    """Return the names of the parameters of each operation on a job, without units, which are types elsewhere."""
     found = {}
     for path, methods in OPENAPI["paths"].items():
         for operation in methods.values():

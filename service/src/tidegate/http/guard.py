@@ -4,7 +4,7 @@ The middleware is plain ASGI, because Starlette's base class takes longer than t
 """
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,9 +13,72 @@ from tidegate.auth.callers import authenticate
 from tidegate.auth.errors import AccessDenied
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.usage import KeyUsage
-from tidegate.web.body_memory import BodyMemory, HeldBody
-from tidegate.web.problems import Problem, incomplete_body, problem_of, refuse
-from tidegate.web.turns import NEVER_QUEUED, Turns, tenant_of
+from tidegate.http.call import call_of
+from tidegate.http.problems import Problem, incomplete_body, problem_of, refuse
+from tidegate.http.turns import NEVER_QUEUED, Tenant, Turns, tenant_of
+
+FREE_BYTES = 16 * 1024
+"""First bytes of each body, which do not count. Small reports are therefore accepted while large bodies are refused."""
+
+
+class BodyMemory:
+    """The bytes of bodies beyond their first ``FREE_BYTES``, in total and by tenant.
+
+    One tenant can use half of the memory, so that the others can still send large bodies.
+
+    Args:
+        max_bytes: Maximum number of bytes.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._held = 0
+        self._of: Counter[Tenant] = Counter()
+
+    @property
+    def held(self) -> int:
+        """Number of bytes that count."""
+        return self._held
+
+    def body(self, tenant: Tenant) -> "HeldBody":
+        """Return the memory of a new body of a tenant."""
+        return HeldBody(self, tenant)
+
+    def change(self, tenant: Tenant, by: int) -> bool:
+        """Add a number of bytes and return True, or return False if they are over the limit."""
+        if by > 0 and (self._held + by > self.max_bytes or self._of[tenant] + by > self.max_bytes // 2):
+            return False
+        self._held += by
+        self._of[tenant] += by
+        if not self._of[tenant]:
+            del self._of[tenant]
+        return True
+
+
+class HeldBody:
+    """The memory of one body."""
+
+    __slots__ = ("_counted", "_memory", "_tenant")
+
+    def __init__(self, memory: BodyMemory, tenant: Tenant) -> None:
+        self._memory, self._tenant, self._counted = memory, tenant, 0
+
+    def grow(self, size: int) -> bool:
+        """Record that the body has ``size`` bytes, and return True. Return False if there is no memory for them."""
+        counted = size - FREE_BYTES
+        if counted <= self._counted:
+            return True
+        if not self._memory.change(self._tenant, counted - self._counted):
+            return False
+        self._counted = counted
+        return True
+
+    def release(self) -> None:
+        """Free the memory."""
+        if self._counted:
+            self._memory.change(self._tenant, -self._counted)
+            self._counted = 0
+
 
 LOOPBACK_HOST = re.compile(rb"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 PAGES = re.compile(r"/|/(login|logout|live)|/(jobs|static)/.*")
@@ -81,7 +144,7 @@ class Guard:
                 body.release()
                 await self._refuse(scope, messages, receive, send)
                 return
-            scope["body_bytes"] = sum(len(message.get("body", b"")) for message in messages)
+            call_of(scope).body_bytes = sum(len(message.get("body", b"")) for message in messages)
 
             async def replay() -> Message:
                 return messages.popleft() if messages else await receive()
@@ -148,7 +211,8 @@ class Guard:
         if scope["path"] in PUBLIC or _is_page(scope):
             return None
         try:
-            caller = scope["caller"] = authenticate(headers.get(b"authorization", b"").decode("latin-1"), self.keyring)
+            caller = authenticate(headers.get(b"authorization", b"").decode("latin-1"), self.keyring)
+            call_of(scope).caller = caller
             if caller.key is not None:
                 self.usage.request(caller.key)
         except AccessDenied as error:

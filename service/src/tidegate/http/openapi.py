@@ -10,9 +10,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
 from tidegate import __version__
-from tidegate.web.access import ROLES
-from tidegate.web.bodies import BODIES
-from tidegate.web.statuses import ERRORS
+from tidegate.http.bodies import BODIES
+from tidegate.http.problems import ERRORS
+from tidegate.http.request import ROLES
 
 Schema = dict[str, Any]
 

@@ -9,13 +9,12 @@ from tidegate.auth.roles import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERAT
 from tidegate.domain.errors import RevisionMismatch
 from tidegate.domain.job import ANY_VERSION, ConfigVersion
 from tidegate.domain.values import NAME_OR_EMPTY
+from tidegate.http.bodies import body_of, json_answer
+from tidegate.http.problems import Problem
+from tidegate.http.request import CallerOf, Context, ContextOf, JobId, allowed
 from tidegate.store.capacity import JobQuota
 from tidegate.views.config import ConfigDocument
 from tidegate.views.status import JobList, JobStatus, read_job_list, read_status
-from tidegate.web.access import CallerOf, allowed
-from tidegate.web.bodies import body_of, json_answer
-from tidegate.web.context import Context, ContextOf, JobId
-from tidegate.web.problems import Problem
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

@@ -1,4 +1,4 @@
-"""The history of a job as server-sent events."""
+"""The history of a job, in pages and as server-sent events."""
 
 import random
 import re
@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from starlette.status import HTTP_200_OK
@@ -15,13 +15,49 @@ from tidegate.auth.callers import Caller
 from tidegate.auth.roles import READERS
 from tidegate.domain.errors import JobDeleted, JobNotFound
 from tidegate.domain.history import Kind
+from tidegate.domain.values import EXACT_DOUBLE
+from tidegate.http.actions import check_processing_time
+from tidegate.http.bodies import compact_answer
+from tidegate.http.call import call_of
+from tidegate.http.request import CallerOf, Context, ContextOf, JobId, allowed
 from tidegate.runtime.feed import Entry, State, Step
-from tidegate.views.history import RECORD_ID, HistoryRecord
-from tidegate.web.access import CallerOf, allowed
-from tidegate.web.context import Context, ContextOf, JobId
-from tidegate.web.disconnects import mark_endless
+from tidegate.views.history import RECORD_ID, HistoryPage, HistoryRecord, read_history
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
+
+
+@router.get("/{job:id}/history", response_model=HistoryPage, summary="Get the history of a job")
+@allowed(*READERS)
+async def history(
+    job: JobId,
+    context: ContextOf,
+    as_of: Annotated[
+        int | None,
+        Query(
+            ge=0,
+            le=EXACT_DOUBLE.highest,
+            description="Latest processing time of records. The answer includes the watermark at that time.",
+            examples=[1357554660000],
+        ),
+    ] = None,
+    since: Annotated[
+        int,
+        Query(ge=0, le=EXACT_DOUBLE.highest, description="Earliest processing time of records.", examples=[0]),
+    ] = 0,
+    kind: Annotated[list[Kind] | None, Query(description="Kinds of records.", examples=[["emission"]])] = None,
+    before: Annotated[
+        str | None,
+        Query(pattern=RECORD_ID, description="The `next` of the previous page.", examples=["1357554600000-0"]),
+    ] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=1000, description="Maximum number of records in a page.", examples=[100])
+    ] = 100,
+) -> Response:
+    """Return the records of a job, latest first."""
+    check_processing_time("as_of", as_of)
+    check_processing_time("since", since)
+    return compact_answer(await read_history(context.reader, job, as_of, since, kind or (), before, limit))
+
 
 NO_RECORD = "0-0"
 PAUSE_S = 15.0
@@ -68,7 +104,7 @@ async def watch(
         known = NO_RECORD  # for an invalid id, the stream starts with a reset
     steps = context.wakeups.follow(job, known, PAUSE_S, context.usage.waiting(caller.key))
     await anext(steps)
-    mark_endless(request.scope)
+    call_of(request.scope).is_endless = True
     return StreamingResponse(
         _events(context, caller, job, steps, kind or ()),
         headers={"X-Accel-Buffering": "no"},

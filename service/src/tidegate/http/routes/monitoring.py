@@ -1,17 +1,18 @@
-"""The metrics of a replica and its jobs, for Prometheus."""
+"""The metrics of a replica and its jobs for Prometheus, and the probes of a replica."""
 
 import asyncio
 import logging
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from pydantic import Field
 from redis.exceptions import RedisError, ResponseError
 from starlette.status import HTTP_200_OK
 
@@ -19,14 +20,14 @@ from tidegate.auth.roles import READERS
 from tidegate.domain.errors import DomainError
 from tidegate.domain.values import ID_CHARACTERS, matches
 from tidegate.domain.views import SubstreamStatus
+from tidegate.http.bodies import json_answer
+from tidegate.http.problems import Problem
+from tidegate.http.request import CallerOf, Context, ContextOf, allowed, while_connected
 from tidegate.runtime.job_metrics import job_metrics, replica_metrics, store_metrics, substream_metrics
 from tidegate.store.connection import is_failed_function
 from tidegate.store.replies import Status
 from tidegate.store.states import ServerState
-from tidegate.web.access import CallerOf, allowed
-from tidegate.web.context import Context, ContextOf
-from tidegate.web.disconnects import while_connected
-from tidegate.web.problems import Problem
+from tidegate.views.types import Answer
 
 log = logging.getLogger(__name__)
 
@@ -212,3 +213,30 @@ async def _encoded(families: Iterator[Metric], substreams: SubstreamText, encode
         await asyncio.sleep(0)  # let other calls run
     if has_end:
         yield END_OF_OPENMETRICS
+
+
+class Liveness(Answer):
+    """The answer of a live process."""
+
+    status: Literal["alive"] = Field(default="alive", description="Always `alive`.", examples=["alive"])
+
+
+class Readiness(Answer):
+    """The answer of a replica that can serve calls."""
+
+    status: Literal["ready"] = Field(default="ready", description="Always `ready`.", examples=["ready"])
+
+
+@router.get("/livez", response_model=Liveness, summary="Check that the process is alive")
+@allowed()
+async def livez() -> Response:
+    """Answer without checking Redis, because a restart of the replica would not repair Redis."""
+    return json_answer(Liveness())
+
+
+@router.get("/readyz", response_model=Readiness, summary="Check that the replica can serve calls")
+@allowed()
+async def readyz(context: ContextOf) -> Response:
+    """Check that Redis answers, runs functions and accepts writes."""
+    await context.store.check()
+    return json_answer(Readiness())

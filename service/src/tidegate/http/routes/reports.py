@@ -4,8 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Response
 
-from tidegate.api.parameters import BatchId, QueryId
-from tidegate.api.schemas.reports import (
+from tidegate.auth.roles import READERS, REPORTERS
+from tidegate.domain import results
+from tidegate.domain.job import Run
+from tidegate.http.bodies import JsonAnswer, body_of, json_answer
+from tidegate.http.problems import Problem
+from tidegate.http.request import BatchId, CallerOf, Context, ContextOf, JobId, QueryId, allowed
+from tidegate.http.schemas import (
     BatchReference,
     BeginRequest,
     BeginResult,
@@ -14,17 +19,10 @@ from tidegate.api.schemas.reports import (
     Report,
     RunReference,
 )
-from tidegate.auth.roles import READERS, REPORTERS
-from tidegate.domain import results
-from tidegate.domain.job import Run
 from tidegate.runtime.logs import identify
 from tidegate.views.queries import BatchStatus, read_batch
 from tidegate.views.types import attributes
 from tidegate.views.watermark import CommandResult
-from tidegate.web.access import CallerOf, allowed
-from tidegate.web.bodies import JsonAnswer, body_of, json_answer
-from tidegate.web.context import Context, ContextOf, JobId
-from tidegate.web.problems import Problem
 
 router = APIRouter(prefix="/v1/jobs", tags=["reports"])
 BATCH = "/{job:id}/queries/{query:id}/batches/{batch:id}"

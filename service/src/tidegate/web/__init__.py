@@ -1,1 +1,0 @@
-"""HTTP code that the API and the page share: access, errors, request bodies, actions, connections."""

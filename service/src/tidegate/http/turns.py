@@ -316,8 +316,8 @@ class _Charged:
 class InTurn:
     """A middleware that serves calls in turn. The body of a call must have arrived.
 
-    A turn ends with the call, or earlier by :attr:`.HttpCall.end_turn`: when the answer begins, so that event streams and
-    slow readers do not keep the turn, and before a call waits for a watermark.
+    A turn ends with the call, or earlier by :attr:`.HttpCall.end_turn`: when the answer begins, so that event streams
+    and slow readers do not keep the turn, and before a call waits for a watermark.
 
     Args:
         app: The application.

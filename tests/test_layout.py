@@ -182,7 +182,7 @@ def test_every_import_is_a_declared_dependency(distribution: str) -> None:
 def test_the_service_does_not_import_the_client() -> None:
     """The coordinator runs without Spark."""
     for file in files(SERVICE):
-        foreign = {"tidegate_spark", "pyspark"} | ({"pyarrow"} if file.name != "columns.py" else set())
+        foreign = {"tidegate_spark", "pyspark"} | ({"pyarrow"} if file.name != "simulate.py" else set())
         assert not {module.split(".")[0] for module in imported(file)} & foreign
 
 

@@ -18,8 +18,8 @@ from tests.support.driver import Driver
 from tests.support.waiting import until
 from tidegate import __version__
 from tidegate.auth import keyring
-from tidegate.auth.roles import Role
-from tidegate.cli import output
+from tidegate.auth.keys import Role
+from tidegate.cli import options
 from tidegate.cli.coordinator import Coordinator
 from tidegate.domain.history import AuditInfo
 from tidegate.store.embedded import EmbeddedValkey
@@ -308,7 +308,7 @@ def test_the_query_of_a_substream_is_optional(run: Run, flights: str, http: http
 
 def test_watermarks_are_never_truncated(run: Run, flights: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At 80 columns, names are wrapped, but times and numbers stay on one line."""
-    monkeypatch.setattr(output, "WIDE", 80)
+    monkeypatch.setattr(options, "WIDE", 80)
     watermark = "2013-01-07 10:00:00Z"
     run("hold", flights, "--at-most", str(BASE), "--reason", "x", "--hold", "n" * 100)
     for shown in (run("jobs").stdout, run("status", flights).stdout, run("explain", flights).stdout):

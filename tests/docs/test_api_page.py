@@ -9,7 +9,7 @@ import pytest
 
 import tidegate
 from tests.support.roles import MAY
-from tidegate.auth.errors import AccessDenied
+from tidegate.auth.callers import AccessDenied
 from tidegate.domain.errors import DomainError
 from tidegate.http.problems import ERRORS, STORE_ERRORS
 from tidegate.runtime.wakeups import TooManyWaiting

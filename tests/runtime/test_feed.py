@@ -13,8 +13,8 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import JobDeleted
 from tidegate.domain.policies import LimitingLag
 from tidegate.runtime import feed
+from tidegate.runtime.background import end
 from tidegate.runtime.feed import Feed, State
-from tidegate.runtime.tasks import end
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyspace import WAKE

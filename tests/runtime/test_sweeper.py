@@ -20,8 +20,8 @@ from tidegate.domain.policies import (
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
 )
+from tidegate.runtime.background import Sweeper
 from tidegate.runtime.metrics import Metrics
-from tidegate.runtime.sweeper import Sweeper
 from tidegate.store import jobs
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect

@@ -16,10 +16,10 @@ from tidegate.domain.config import MAX_EXPECTED_QUERIES, JobConfig
 from tidegate.domain.errors import JobNotFound, TooManySubstreams
 from tidegate.domain.job import ANY_VERSION, ConfigVersion
 from tidegate.domain.policies import LimitingLag, LimitingLagAndLull
-from tidegate.store.capacity import Capacity
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.functions import delete_other_versions, record
+from tidegate.store.jobs import Capacity
 from tidegate.store.library import PREFIX, library
 
 CONFIG = {"policy": {"type": "limiting_lag", "lag_ms": 0}}

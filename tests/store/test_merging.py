@@ -18,7 +18,7 @@ from tidegate.domain.errors import DomainError, EventTimeMissing, JobComplete, T
 from tidegate.domain.job import TokenClaim
 from tidegate.domain.policies import LimitingLag, LimitingLagAndLull, Reported
 from tidegate.domain.results import Effect
-from tidegate.store.capacity import Capacity
+from tidegate.store.jobs import Capacity
 from tidegate.store.merging import MAX_EACH
 
 CONFIG = JobConfig(LimitingLag(10))

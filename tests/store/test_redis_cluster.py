@@ -16,12 +16,12 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import TooManyJobs
 from tidegate.domain.job import Run
 from tidegate.domain.policies import LimitingLag
+from tidegate.runtime.background import Sweeper
 from tidegate.runtime.metrics import Metrics
-from tidegate.runtime.sweeper import Sweeper
 from tidegate.runtime.wakeups import WakeUps
-from tidegate.store.capacity import Capacity, JobQuota
 from tidegate.store.checks import check_all
 from tidegate.store.connection import StoreUnavailable, connect_all
+from tidegate.store.jobs import Capacity, JobQuota
 
 # With a timeout, the job is in the set of due jobs, so all keys of its function calls exist.
 CONFIG = JobConfig(LimitingLag(10), idle_timeout_ms=600_000)

@@ -16,7 +16,7 @@ from tidegate.domain.history import SAMPLES_KEPT, Record
 from tidegate.domain.job import ConfigVersion
 from tidegate.domain.results import JobWatermark
 from tidegate.domain.values import EXACT_DOUBLE
-from tidegate.store.capacity import Capacity
+from tidegate.store.jobs import Capacity
 from tidegate.store.keyspace import job_key
 
 serial = itertools.count()

@@ -9,7 +9,7 @@ from tidegate.domain.completeness import BatchAccounting, RowsByDelay
 from tidegate.domain.history import NO_AUDIT, AuditInfo
 from tidegate.domain.job import Run, TokenClaim
 from tidegate.domain.results import Effect
-from tidegate.store import actions, jobs
+from tidegate.store import jobs
 from tidegate.store.pieces import Column, accounting_pieces, direct_pieces, member_pieces, partition_pieces
 
 Values = Mapping[str, int]
@@ -21,7 +21,7 @@ def column(names: Iterable[str], values: Values) -> Column:
     return [values.get(name) for name in names] if values else None
 
 
-class JobActions(actions.JobActions):
+class JobActions(jobs.JobActions):
     """Actions on substreams by name."""
 
     async def declare(  # type: ignore[override]

@@ -4,9 +4,8 @@ import pytest
 
 from tidegate.domain.history import Sample
 from tidegate.domain.results import HoldReason
-from tidegate.page.lag import COLORS, SHORTEST_MS, LagChart, held_since, lag_chart
-from tidegate.page.lag_points import REPLAYED_MS
-from tidegate.page.scales import Scales
+from tidegate.page.charts import Scales
+from tidegate.page.lag import COLORS, REPLAYED_MS, SHORTEST_MS, LagChart, held_since, lag_chart
 from tidegate.views.sentences import plain_text
 
 START = 1_700_000_000_000

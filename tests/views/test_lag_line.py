@@ -2,12 +2,11 @@
 
 from tidegate.domain.history import Sample
 from tidegate.domain.results import JobWatermark
-from tidegate.page.lag_line import HEIGHT, MARGIN, RANGE_MS, WIDTH, LagLine, lag_line
-from tidegate.page.lag_points import REPLAYED_MS
+from tidegate.page.lag import LINE_HEIGHT, LINE_MARGIN, LINE_RANGE_MS, LINE_WIDTH, REPLAYED_MS, LagLine, lag_line
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000
-TOP, BOTTOM = MARGIN, HEIGHT - MARGIN
+TOP, BOTTOM = LINE_MARGIN, LINE_HEIGHT - LINE_MARGIN
 
 
 def sample(minutes_ago: int, lag_minutes: int | None) -> Sample:
@@ -22,21 +21,21 @@ def line(lag_minutes: int | None, *samples: Sample) -> LagLine | None:
 
 def test_the_line_is_straight_between_samples_and_ends_at_the_current_lag() -> None:
     found = line(20, sample(180, 10), sample(90, 40), sample(45, 0))
-    assert found == LagLine([f"0,34 120,{TOP} 180,{BOTTOM} {WIDTH},24"], False, 0, 40 * MINUTE)
+    assert found == LagLine([f"0,34 120,{TOP} 180,{BOTTOM} {LINE_WIDTH},24"], False, 0, 40 * MINUTE)
 
 
 def test_the_line_starts_within_the_range() -> None:
     """A watermark that does not move has a lag that grows with time, also from a sample before the range."""
     long_ago = line(500, sample(490, 10))
     assert long_ago is not None
-    assert (long_ago.lowest, long_ago.highest) == (500 * MINUTE - RANGE_MS, 500 * MINUTE)
-    assert long_ago.lines[0].startswith("0,") and long_ago.lines[0].endswith(f" {WIDTH},{TOP}")
+    assert (long_ago.lowest, long_ago.highest) == (500 * MINUTE - LINE_RANGE_MS, 500 * MINUTE)
+    assert long_ago.lines[0].startswith("0,") and long_ago.lines[0].endswith(f" {LINE_WIDTH},{TOP}")
 
 
 def test_the_line_ends_where_the_job_has_no_watermark() -> None:
     found = line(10, sample(120, 10), sample(110, 10), sample(100, None), sample(90, 10))
     assert found is not None
-    assert found.lines == [f"80,{TOP} 93,{TOP}", f"120,{TOP} {WIDTH},{TOP}"]
+    assert found.lines == [f"80,{TOP} 93,{TOP}", f"120,{TOP} {LINE_WIDTH},{TOP}"]
 
 
 def test_a_line_needs_two_points() -> None:
@@ -57,11 +56,15 @@ def test_replayed_event_times_have_a_line_of_the_watermark() -> None:
     assert found is not None
     assert found.is_event_time
     assert (found.lowest, found.highest) == (NOW - (years + 240) * MINUTE, NOW - years * MINUTE)
-    assert found.lines == [f"0,{BOTTOM} 120,19 {WIDTH},{TOP}"]
+    assert found.lines == [f"0,{BOTTOM} 120,19 {LINE_WIDTH},{TOP}"]
 
 
 def test_a_negative_lag_is_below_zero() -> None:
     """The watermark of event times in the future is ahead of processing time."""
     found = line(10, sample(90, -10))
     assert found is not None
-    assert (found.lowest, found.highest, found.lines) == (-10 * MINUTE, 10 * MINUTE, [f"120,{BOTTOM} {WIDTH},{TOP}"])
+    assert (found.lowest, found.highest, found.lines) == (
+        -10 * MINUTE,
+        10 * MINUTE,
+        [f"120,{BOTTOM} {LINE_WIDTH},{TOP}"],
+    )

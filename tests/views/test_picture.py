@@ -7,8 +7,8 @@ import pytest
 from tidegate.domain.completeness import NO_ROWS
 from tidegate.domain.job import SubstreamState
 from tidegate.domain.views import SubstreamStatus
+from tidegate.page.charts import Scales
 from tidegate.page.picture import FLOOR, HEIGHT, Picture, picture
-from tidegate.page.scales import Scales
 from tidegate.store.replies import Distribution
 
 NOW = 1_700_000_000_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.page.scales import MAX_STEPS, Range, Scales, step_for
+from tidegate.page.charts import MAX_STEPS, Range, Scales, step_for
 from tidegate.times import ROUND_MS
 
 MINUTE = 60_000

@@ -7,10 +7,9 @@ import typer
 
 from tidegate import __version__
 from tidegate.cli import actions, history, views
-from tidegate.cli.completeness import completeness
 from tidegate.cli.keys import keys
-from tidegate.cli.late import late
 from tidegate.cli.simulate import simulate
+from tidegate.cli.views import completeness, late
 
 cli = typer.Typer(pretty_exceptions_enable=False, no_args_is_help=True)
 

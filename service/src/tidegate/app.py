@@ -28,26 +28,22 @@ from tidegate.http.problems import register
 from tidegate.http.request import Context, authorise, check_roles, refuse_unknown
 from tidegate.http.routes import actions, history, jobs, keys, monitoring, reports, state
 from tidegate.http.turns import InTurn, Turns
-from tidegate.page import action_forms, live, login, pages
+from tidegate.page import actions as page_actions
+from tidegate.page import layout, pages
 from tidegate.page.layout import Files
-from tidegate.runtime.key_recorder import record_key_usage
+from tidegate.runtime.background import Sweeper, end, record_key_usage, watch_risks
 from tidegate.runtime.metrics import Metrics
-from tidegate.runtime.risks import watch_risks
-from tidegate.runtime.sweeper import Sweeper
-from tidegate.runtime.tasks import end
 from tidegate.runtime.traces import Traces, configured_traces
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.settings import LOOPBACK, Settings
 from tidegate.store import shared
-from tidegate.store.capacity import Capacity
 from tidegate.store.clock import ClockGuard
 from tidegate.store.connection import connect_all
 from tidegate.store.functions import AroundCommand
-from tidegate.store.jobs import JobStore
+from tidegate.store.jobs import Capacity, JobStore
 from tidegate.store.pipelining import Replication
 from tidegate.store.servers import Servers, raise_first
-from tidegate.views.overview import Overview
-from tidegate.views.reader import Reader
+from tidegate.views.reader import Overview, Reader
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +52,7 @@ MISSED_SWEEPS = 10
 """The jobs are unattended if no coordinator runs for ``MIN_OUTAGE_MS``, or ``MISSED_SWEEPS`` intervals, if longer."""
 
 RESOURCES = (jobs, reports, state, history, actions, keys, monitoring)
-PAGES = (pages, live, action_forms, login)
+PAGES = (pages, page_actions, layout)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tidegate.auth.errors import QuotaExceeded, RateLimited
+from tidegate.auth.callers import QuotaExceeded, RateLimited
 from tidegate.auth.keys import Key
 
 MAX_CLIENTS = 10_000

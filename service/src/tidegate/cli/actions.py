@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.coordinator import Coordinator, segment
-from tidegate.cli.options import LOCAL_URL, AsJson, Force, Job, Url, duration_option, time_option
-from tidegate.cli.output import show, show_json
+from tidegate.cli.options import LOCAL_URL, AsJson, Force, Job, Url, duration_option, show, show_json, time_option
 from tidegate.cli.views import job_sentence
 from tidegate.times import format_time
 

@@ -8,8 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.coordinator import NO_ANSWER, NOT_REACHED, Coordinator, NoAnswer, segment
-from tidegate.cli.options import LOCAL_URL, AsJson, Force, Job, Url, duration_s, time_option
-from tidegate.cli.output import show, show_json, show_table
+from tidegate.cli.options import (
+    LOCAL_URL,
+    AsJson,
+    Force,
+    Job,
+    Url,
+    duration_s,
+    show,
+    show_json,
+    show_table,
+    time_option,
+)
 from tidegate.cli.views import job_sentence
 from tidegate.domain.history import Kind
 from tidegate.escapes import visible

@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.auth.roles import Role
+from tidegate.auth.keys import Role
 from tidegate.cli.coordinator import Coordinator
-from tidegate.cli.options import LOCAL_URL, AsJson, Url, duration_s
-from tidegate.cli.output import show_json, show_table
+from tidegate.cli.options import LOCAL_URL, AsJson, Url, duration_s, show_json, show_table
 from tidegate.times import MS, format_time
 
 keys = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke keys.")

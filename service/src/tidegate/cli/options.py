@@ -1,16 +1,24 @@
-"""Arguments and options that several commands share."""
+"""What several commands share: arguments, options, and the output of text, tables and JSON."""
 
+import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr
 from functools import partial
 from io import StringIO
 from typing import Annotated, Any, TypeVar
 
 import typer
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
 
 from tidegate import times
 from tidegate.cli.coordinator import Coordinator
+from tidegate.escapes import visible
 
 Value = TypeVar("Value")
 
@@ -97,3 +105,44 @@ def time_option(help_text: str, round_up: bool = False) -> Any:
 def duration_option(help_text: str) -> Any:
     """Return the option for a duration, whose value is milliseconds."""
     return typer.Option(parser=duration_ms, metavar="DURATION", help=help_text)
+
+
+WIDE = WIDEST = 10_000
+FOLDED = ("", "job", "query", "substream", "held by", "reason", "limits", "event", "quotas", "name", "jobs")
+"""Columns whose cells wrap, because they contain words or names."""
+FOLDED_WIDTH = 12
+
+
+def show_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Print a table without cutting off cells. Names wrap. Numbers and times stay on one line."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        if name in FOLDED:
+            table.add_column(name, overflow="fold", min_width=FOLDED_WIDTH)
+        else:
+            table.add_column(name, no_wrap=True)
+    for row in rows:  # escaped, because names can contain the markup of rich
+        table.add_row(*(escape(visible(cell)) for cell in row))
+    for column in table.columns:
+        if column.no_wrap:
+            column.min_width = max(cell_len(str(cell)) for cell in (column.header, *column.cells))
+    # A table that does not fit becomes wider than the terminal, so that no cell is cut off.
+    console = _console()
+    unbounded = console.options.update(max_width=WIDEST)
+    console.width = max(console.width, Measurement.get(console, unbounded, table).minimum)
+    console.print(table)
+
+
+def show(text: str) -> None:
+    """Print a text."""
+    _console().print(escape(visible(text)), soft_wrap=True)
+
+
+def _console() -> Console:
+    # Lines in a file or a pipe do not wrap.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+
+
+def show_json(what: Iterable[Any]) -> None:
+    """Print JSON."""
+    typer.echo(json.dumps(what, indent=2))

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidegate.auth.callers import authenticate
-from tidegate.auth.errors import AccessDenied
+from tidegate.auth.callers import AccessDenied, authenticate
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.usage import KeyUsage
 from tidegate.http.call import call_of

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
-from tidegate.auth.errors import AccessDenied
+from tidegate.auth.callers import AccessDenied
 from tidegate.domain.errors import MAX_LISTED, DomainError, EventTimeMissing, StateDamaged
 from tidegate.http.call import call_of
 from tidegate.runtime.wakeups import TooManyWaiting

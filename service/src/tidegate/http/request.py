@@ -18,8 +18,8 @@ from starlette.types import Scope
 
 from tidegate.auth.callers import Caller
 from tidegate.auth.keyring import Keyring
+from tidegate.auth.keys import Role
 from tidegate.auth.revocation import Revocation
-from tidegate.auth.roles import Role
 from tidegate.auth.sessions import Sessions
 from tidegate.auth.usage import KeyUsage
 from tidegate.auth.watermark_tokens import Tokens
@@ -27,13 +27,12 @@ from tidegate.domain.values import EXACT_DOUBLE, ID, ID_RULE, NAME_OR_EMPTY
 from tidegate.http.bodies import BodyReader
 from tidegate.http.call import caller_of
 from tidegate.http.problems import Problem
+from tidegate.runtime.background import end
 from tidegate.runtime.logs import identify
 from tidegate.runtime.metrics import Metrics
-from tidegate.runtime.tasks import end
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.jobs import JobStore
-from tidegate.views.overview import Overview
-from tidegate.views.reader import Reader
+from tidegate.views.reader import Overview, Reader
 from tidegate.views.types import MAX_NAME_BYTES, Id
 
 

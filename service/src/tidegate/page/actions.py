@@ -4,23 +4,32 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, StringConstraints, ValidationError
+from starlette.status import HTTP_200_OK, HTTP_303_SEE_OTHER
 
 from tidegate import times
-from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS, Role
+from tidegate.auth.callers import Caller
+from tidegate.auth.keys import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS, Role
+from tidegate.domain.errors import DomainError
 from tidegate.domain.history import AuditInfo
 from tidegate.domain.values import STORED_NAME
 from tidegate.http import actions as commands
 from tidegate.http.actions import ActionRequest, HoldRequest, SubstreamActionRequest
 from tidegate.http.bodies import invalid_body
-from tidegate.http.problems import Problem
-from tidegate.store.actions import JobActions
-from tidegate.store.jobs import JobStore
+from tidegate.http.call import call_of
+from tidegate.http.problems import Problem, problem_of
+from tidegate.http.request import CallerOf, Context, ContextOf, JobId, allowed
+from tidegate.page.layout import PageRoute, layout, read_form
+from tidegate.page.render import render
+from tidegate.store.jobs import JobActions, JobStore
+from tidegate.views.explain import read_explanation
 from tidegate.views.types import Id
 
 Form = Mapping[str, str]
 Value = TypeVar("Value")
-Request = TypeVar("Request", bound=BaseModel)
+Body = TypeVar("Body", bound=BaseModel)
 
 
 NameOfForm = Annotated[str, StringConstraints(pattern=STORED_NAME)]
@@ -49,7 +58,7 @@ class Submission:
     audit: AuditInfo
     form: Form
 
-    def validated(self, model: type[Request], **members: Any) -> Request:
+    def validated(self, model: type[Body], **members: Any) -> Body:
         """Return a request with these members and the reason from the form.
 
         Raises:
@@ -275,3 +284,77 @@ _ACTIONS = (
 )
 ACTIONS = {action.verb: action for action in _ACTIONS}
 """Actions by verb."""
+
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+
+@router.get("/jobs/{job:id}/act/{verb}")
+@allowed(*READERS)
+async def show_action(
+    request: Request,
+    job: JobId,
+    verb: str,
+    context: ContextOf,
+    caller: CallerOf,
+    query: Annotated[str, Query(max_length=128)] = "",
+    substream: Annotated[str, Query(max_length=200)] = "",
+    hold: Annotated[str, Query(max_length=128)] = "",
+) -> Response:
+    """Show the form of an action, with the watermark after the action."""
+    action = _action(verb, caller)
+    form = {"query": query, "substream": substream, "hold": hold}
+    return await _form_page(request, context, job, action, form)
+
+
+@router.post("/jobs/{job:id}/act/{verb}", tags=["actions"])
+@allowed(*READERS)
+async def act(request: Request, job: JobId, verb: str, context: ContextOf, caller: CallerOf) -> Response:
+    """Carry out an action."""
+    form = await read_form(request)
+    action = _action(verb, caller)
+    reason = form.get("reason", "").strip()
+    try:
+        if not reason:
+            raise Problem.of_field("reason", "enter a reason; the history keeps it.")
+        await action.run(Submission(context.store, job, caller.audit_info(reason), form))
+    except (Problem, DomainError) as error:
+        problem = problem_of(error)
+        call_of(request.scope).problem = problem.code
+        return await _form_page(request, context, job, action, form, problem)
+    return RedirectResponse(f"/jobs/{job}?did={verb}", HTTP_303_SEE_OTHER)
+
+
+async def _form_page(
+    request: Request,
+    context: Context,
+    job: str,
+    action: Action,
+    form: Mapping[str, str],
+    problem: Problem | None = None,
+) -> Response:
+    explanation = (await read_explanation(context.reader, job, 2)).model_dump()
+    holders = explanation["holders"]
+    target = {part: form.get(part, "") for part in action.target}
+    is_holder = bool(holders) and all(holders[0][part] == target.get(part) for part in ("query", "substream"))
+    page = render(
+        "action.html",
+        job=job,
+        action=action,
+        target=target,
+        title=action.title.format(**target),
+        explanation=explanation,
+        form=form,
+        without=holders[0] if "substream" in target and is_holder and len(holders) > 1 else None,
+        is_holder=is_holder,
+        problem=problem,
+        **layout(request),
+    )
+    return HTMLResponse(page, problem.status if problem else HTTP_200_OK)
+
+
+def _action(verb: str, caller: Caller) -> Action:
+    if verb not in ACTIONS:
+        raise Problem("no_such_path", f"There is no action {verb}; the actions are {', '.join(ACTIONS)}.")
+    caller.require_role(*ACTIONS[verb].roles)
+    return ACTIONS[verb]

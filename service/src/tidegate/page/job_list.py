@@ -14,10 +14,8 @@ from tidegate.domain.history import COARSE_MS, Sample
 from tidegate.domain.values import matches
 from tidegate.domain.views import WORST_FIRST, Health
 from tidegate.http.request import Context
-from tidegate.page.lag_line import SAMPLES, lag_line
-from tidegate.page.lag_points import is_replayed
-from tidegate.page.links import parameters
-from tidegate.page.render import render
+from tidegate.page.lag import LINE_SAMPLES, is_replayed, lag_line
+from tidegate.page.render import parameters, render
 from tidegate.page.sections import Sections
 from tidegate.store.replies import Status
 from tidegate.views.sentences import status_sentence
@@ -95,7 +93,7 @@ async def job_list(context: Context, caller: Caller, view: JobListSelection) -> 
     ]
     matching = _sorted((job for job in visible if _is_selected(job, view)), view)
     shown = matching[:JOBS_SHOWN]  # convert only these, because the list may contain thousands
-    timelines = await context.store.reads.timelines([job.name for job in shown], COARSE_MS, SAMPLES)
+    timelines = await context.store.reads.timelines([job.name for job in shown], COARSE_MS, LINE_SAMPLES)
     rows, unreadable = [], set(context.overview.unreadable)
     for job in shown:
         try:

@@ -1,16 +1,75 @@
-"""Geometry of the lag chart: the watermark lag over processing time, and who held the watermark."""
+"""Geometry of the lag over processing time: the chart of a job with its holders, and its small line in the job list."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, takewhile
+from itertools import groupby, pairwise, takewhile
 from typing import Any
 
-from tidegate.domain.history import Sample
-from tidegate.domain.results import HoldReason
-from tidegate.page.lag_points import LagPoints, Point, lag_points
-from tidegate.page.scales import SMALLEST_MS, Range, Scales, polyline, step_for
+from tidegate.domain.history import COARSE_MS, Sample
+from tidegate.domain.results import HoldReason, JobWatermark
+from tidegate.page.charts import SMALLEST_MS, Range, Scales, polyline, step_for
 from tidegate.views.sentences import Piece, holder_over_time, plain_text
+
+REPLAYED_MS = 90 * 86_400_000
+"""Distance from processing time above which event times are replayed or simulated, so that a lag has no meaning."""
+
+Point = tuple[int, int]
+"""Processing time, and the lag or the watermark."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagPoints:
+    """The points of a job in a range of processing time.
+
+    Lines are straight between two samples. This is exact while the watermark does not move. If the watermark moves, its
+    lag between the two samples is unknown.
+
+    Attributes:
+        lines: Points of each line. A line ends where the job had no watermark.
+        is_event_time: Whether the values are watermarks instead of lags, because event times are replayed.
+        lowest: Lowest value.
+        highest: Highest value.
+    """
+
+    lines: Sequence[Sequence[Point]]
+    is_event_time: bool
+    lowest: int
+    highest: int
+
+
+def is_replayed(watermark: int | None, now_ms: int) -> bool:
+    """Return whether the event times of a job are replayed or simulated."""
+    return watermark is not None and abs(now_ms - watermark) > REPLAYED_MS
+
+
+def lag_points(samples: Sequence[Sample], watermark: int | None, range_ms: int, now_ms: int) -> LagPoints | None:
+    """Return the points from samples, oldest first, to the current watermark; None if no line has two points."""
+    is_event_time = is_replayed(watermark, now_ms)
+    known = [(sample.at_ms, sample.watermark) for sample in samples if sample.at_ms < now_ms]
+    values = [
+        (at_ms, value if value is None or is_event_time else at_ms - value)
+        for at_ms, value in (*known, (now_ms, watermark))
+    ]
+    lines = [line for line in _lines(values, now_ms - range_ms) if len(line) > 1]
+    if not lines:
+        return None
+    shown = [value for line in lines for _, value in line]
+    return LagPoints(lines, is_event_time, min(shown), max(shown))
+
+
+def _lines(values: Sequence[tuple[int, int | None]], start_ms: int) -> Iterator[Sequence[Point]]:
+    """Yield the points of each line, from ``start_ms``."""
+    for is_known, group in groupby(values, key=lambda point: point[1] is not None):
+        if is_known:
+            points = [(at_ms, value) for at_ms, value in group if value is not None]
+            crossings = [
+                (start_ms, value + (following - value) * (start_ms - at_ms) // (until_ms - at_ms))
+                for (at_ms, value), (until_ms, following) in pairwise(points)
+                if at_ms < start_ms < until_ms
+            ]
+            yield crossings + [point for point in points if point[0] >= start_ms]
+
 
 SHORTEST_MS = 10_000
 """Shortest range in milliseconds, for a job that has just begun."""
@@ -188,3 +247,45 @@ def _spans(parts: Sequence[_Stretch], times: Range, colors: Mapping[HolderKey, s
             from_ms, to_ms = held[0].from_ms, held[-1].to_ms
             x, end = times.position(from_ms), times.position(to_ms)
             yield HeldSpan(colors.get(key, "holder-other"), x, round(end - x, 3), from_ms, to_ms, _pieces(key))
+
+
+LINE_RANGE_MS = 3 * 3_600_000
+LINE_SAMPLES = LINE_RANGE_MS // COARSE_MS + 1
+"""Number of samples in the range, with one before it."""
+LINE_WIDTH, LINE_HEIGHT, LINE_MARGIN = 240, 48, 3
+"""Size of the line in units of half a pixel, and the distance from the upper and the lower edge."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagLine:
+    """The line of a job.
+
+    Attributes:
+        lines: Points of polylines. A line ends where the job had no watermark.
+        is_event_time: Whether the line shows the watermark itself, because event times are replayed.
+        lowest: Lowest lag or watermark in the range.
+        highest: Highest lag or watermark in the range.
+    """
+
+    lines: Sequence[str]
+    is_event_time: bool
+    lowest: int
+    highest: int
+
+
+def lag_line(samples: Sequence[Sample], state: JobWatermark) -> LagLine | None:
+    """Return the line of a job from samples, oldest first, to its current state; None if it has no line."""
+    points = lag_points(samples, state.watermark, LINE_RANGE_MS, state.now_ms)
+    if points is None:
+        return None
+    bottom = points.lowest if points.is_event_time else min(points.lowest, 0)
+    times = Range(state.now_ms - LINE_RANGE_MS, state.now_ms, 1)
+    vertical = Range(bottom, max(points.highest, bottom + 1), 1)
+    lines = [_small_line(line, times, vertical) for line in points.lines]
+    return LagLine(lines, points.is_event_time, points.lowest, points.highest)
+
+
+def _small_line(points: Iterable[Point], times: Range, vertical: Range) -> str:
+    x, y = LINE_WIDTH / 100, (LINE_HEIGHT - 2 * LINE_MARGIN) / 100
+    positions = [(times.position(at_ms), 100 - vertical.position(value)) for at_ms, value in points]
+    return polyline((round(x * left), round(LINE_MARGIN + y * top)) for left, top in positions)

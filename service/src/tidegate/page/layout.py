@@ -1,11 +1,11 @@
-"""The parts that all pages share: security headers, sessions, layout and error pages."""
+"""What all pages share: security headers, sessions with their login and logout, layout and error pages."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
@@ -13,12 +13,16 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.status import HTTP_303_SEE_OTHER
 from starlette.types import Scope
 
-from tidegate.auth.callers import Caller
+from tidegate.auth.callers import Caller, KeyUnknown
+from tidegate.auth.keys import READERS
+from tidegate.auth.usage import network
 from tidegate.http.bodies import raw_body
 from tidegate.http.call import call_of
+from tidegate.http.guard import PAGES
 from tidegate.http.problems import HANDLED, Problem, problem_of, refuse
-from tidegate.http.request import context_of
+from tidegate.http.request import ContextOf, allowed, context_of
 from tidegate.page.render import render
+from tidegate.runtime.logs import identify
 
 HEADERS = {  # in addition to observed.SAFE_HEADERS
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -140,3 +144,58 @@ def _to_login(request: Request) -> Response:
         # Browsers send no SameSite=Strict cookie for a link on another site, so this page links to the address again.
         return HTMLResponse(render("continue.html", address=address))
     return RedirectResponse(f"/login?{urlencode({'next': address})}", HTTP_303_SEE_OTHER)
+
+
+router = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+
+@router.get("/login")
+@allowed()
+async def login(
+    request: Request, context: ContextOf, address: Annotated[str, Query(alias="next", max_length=2000)] = "/"
+) -> Response:
+    """Show the login form."""
+    if context.keyring is None:
+        return RedirectResponse("/", HTTP_303_SEE_OTHER)
+    return HTMLResponse(render("login.html", address=address, problem=None, **layout(request)))
+
+
+@router.post("/login")
+@allowed()
+async def log_in(request: Request, context: ContextOf) -> Response:
+    """Exchange a key for a session cookie. The browser does not keep the key."""
+    form = await read_form(request)
+    address, client = form.get("next", "/"), network(request.client.host if request.client else "")
+    if not context.sessions.failed_logins.has_room(client):
+        raise Problem("too_many_logins", "Too many logins failed; try again in a minute.")
+    keyring = context.keyring
+    key = keyring.key(form.get("key", "").strip()) if keyring else None
+    if keyring is None or key is None or keyring.has_expired(key):
+        context.sessions.failed_logins.take(client)
+        problem = problem_of(KeyUnknown())
+        call_of(request.scope).problem = problem.code
+        page = render("login.html", address=address, problem=problem, **layout(request))
+        return HTMLResponse(page, problem.status)
+    identify(key=key.name)
+    answer = RedirectResponse(address if _is_own_page(address) else "/", HTTP_303_SEE_OTHER)
+    context.sessions.open(request, answer, key)
+    return answer
+
+
+@router.post("/logout")
+@allowed(*READERS)
+async def log_out(request: Request, context: ContextOf) -> Response:
+    """Delete the session cookie."""
+    await read_form(request)
+    answer = RedirectResponse("/login", HTTP_303_SEE_OTHER)
+    context.sessions.close(answer)
+    return answer
+
+
+def _is_own_page(address: str) -> bool:
+    """Return whether an address belongs to a page of this service.
+
+    Without this check, a link could send the user to another site after the login.
+    """
+    path = address.partition("?")[0]
+    return address[1:2] not in ("/", "\\") and PAGES.fullmatch(path) is not None

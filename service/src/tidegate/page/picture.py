@@ -6,7 +6,7 @@ from typing import Any
 
 from tidegate.domain.values import SubstreamKey, by_value
 from tidegate.domain.views import SubstreamStatus
-from tidegate.page.scales import SMALLEST_MS, Range, Scales
+from tidegate.page.charts import SMALLEST_MS, Range, Scales
 from tidegate.store.replies import Distribution
 from tidegate.views.job_page import ACTIVE
 

@@ -1,8 +1,10 @@
-"""Templates and their filters. All values are escaped, except the markup that the filters return."""
+"""Templates, their filters, and the addresses of pages. All values are escaped, except markup of filters."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, replace
 from typing import Any
+from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -10,6 +12,7 @@ from markupsafe import Markup, escape
 from tidegate import __version__
 from tidegate.escapes import visible
 from tidegate.times import EARLIEST_MS, LATEST_MS, MS, format_duration, format_time
+from tidegate.views.job_page import JobPageSelection
 from tidegate.views.sentences import (
     KIND_NAMES,
     Elapsed,
@@ -27,6 +30,19 @@ from tidegate.views.sentences import (
     run_title,
     share_text,
 )
+
+
+def parameters(view: Any, **changes: Any) -> Mapping[str, str]:
+    """Return the fields of a selection (a dataclass) with some changes, without those that have their default value."""
+    wanted = asdict(replace(view, **changes))
+    changed = {each.name: wanted[each.name] for each in fields(view) if wanted[each.name] != each.default}
+    return {name: "true" if value is True else str(value) for name, value in changed.items()}
+
+
+def job_link(job: str, view: JobPageSelection, section: str, **changes: Any) -> str:
+    """Return the address of a section on the page of a job, for a selection with some changes."""
+    wanted = parameters(view, **changes)
+    return f"/jobs/{job}{'?' if wanted else ''}{urlencode(wanted)}#{section}"
 
 
 def time(at_ms: int | None) -> Markup:

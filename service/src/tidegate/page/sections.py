@@ -10,12 +10,10 @@ from tidegate.auth.callers import Caller
 from tidegate.domain.config import JOB_LIMITS
 from tidegate.http.request import Context
 from tidegate.page.actions import ACTIONS
-from tidegate.page.charts import completeness_chart, late_chart
+from tidegate.page.charts import Scales, completeness_chart, late_chart
 from tidegate.page.lag import held_since, lag_chart
-from tidegate.page.links import job_link, parameters
 from tidegate.page.picture import Picture, picture
-from tidegate.page.render import render
-from tidegate.page.scales import Scales
+from tidegate.page.render import job_link, parameters, render
 from tidegate.views.history import FILTERS, id_after
 from tidegate.views.job_page import ACTIVE, RANGES_MS, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
 from tidegate.views.late import LateHour

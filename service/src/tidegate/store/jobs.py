@@ -7,7 +7,7 @@ A command has the name, the errors and the result of its function in :mod:`tideg
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from redis.asyncio import Redis
@@ -20,8 +20,6 @@ from tidegate.domain.history import NO_AUDIT, AuditInfo
 from tidegate.domain.job import ANY_VERSION, ConfigVersion, Run, TokenClaim
 from tidegate.domain.results import Begun, Effect, JobWatermark
 from tidegate.store import replies
-from tidegate.store.actions import JobActions
-from tidegate.store.capacity import Capacity, JobQuota
 from tidegate.store.clock import ClockGuard
 from tidegate.store.compiled import compile_config
 from tidegate.store.functions import AroundCommand, Functions, record, reply_of, unobserved
@@ -32,6 +30,125 @@ from tidegate.store.reads import JobReads
 from tidegate.store.replies import Configured, Watched
 from tidegate.store.servers import OneServer, Servers, raise_first
 from tidegate.store.states import ServerState, server_states
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Highest number of jobs, and of substreams of one job; None: no limit."""
+
+    jobs: int | None = None
+    substreams: int | None = None
+
+    def max_substreams(self, quota: int | None) -> int | None:
+        """Return the lower of the limit on substreams and ``quota``; None if both are None."""
+        return min((limit for limit in (quota, self.substreams) if limit is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class JobQuota:
+    """A limit of ``jobs`` on the number of jobs whose names start with ``prefix``."""
+
+    prefix: str
+    jobs: int
+
+
+class JobActions:
+    """Actions on all jobs of one Redis. For the arguments, see :class:`JobStore`.
+
+    ``pieces`` are the substreams of a command, with the columns of :func:`tidegate.store.pieces.member_pieces`.
+    """
+
+    def __init__(self, functions: Functions, capacity: Capacity) -> None:
+        self._functions, self._capacity = functions, capacity
+
+    async def complete(
+        self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None, up_to: int | None = None
+    ) -> Effect:
+        """End the input of a job."""
+        return await self._act("complete", job, audit, now_ms, up_to=up_to)
+
+    async def reopen(self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None) -> Effect:
+        """Reopen a complete job."""
+        return await self._act("reopen", job, audit, now_ms)
+
+    async def reset(self, job: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None) -> JobWatermark:
+        """Start a new incarnation of a job."""
+        reply = await self._functions.run("reset", job, now_ms, state_epoch=secrets.token_hex(8), **asdict(audit))
+        return replies.watermark_state(reply)
+
+    async def hold(
+        self,
+        job: str,
+        hold: str,
+        at_most: int,
+        duration_ms: int | None = None,
+        audit: AuditInfo = NO_AUDIT,
+        now_ms: int | None = None,
+    ) -> Effect:
+        """Hold the watermark at or below ``at_most`` for ``duration_ms`` (None: until the hold is released)."""
+        return await self._act("hold", job, audit, now_ms, hold=hold, at_most=at_most, duration_ms=duration_ms)
+
+    async def release(
+        self, job: str, hold: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> JobWatermark:
+        """Release a hold."""
+        return replies.watermark_state(await self._functions.run("release", job, now_ms, hold=hold, **asdict(audit)))
+
+    async def declare(
+        self,
+        job: str,
+        query: str,
+        pieces: Pieces,
+        audit: AuditInfo = NO_AUDIT,
+        now_ms: int | None = None,
+        quota: int | None = None,
+    ) -> Effect:
+        """Declare substreams, with the column ``max_event_times``."""
+        room = self._capacity.max_substreams(quota)
+        return await self._act("declare", job, audit, now_ms, pieces, max_substreams=room, query=query)
+
+    async def restore(
+        self, job: str, query: str, pieces: Pieces, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> Effect:
+        """Raise the watermarks of substreams to the column ``watermarks``."""
+        return await self._act("restore", job, audit, now_ms, pieces, query=query)
+
+    async def idle(
+        self, job: str, query: str, pieces: Pieces, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> Effect:
+        """Make substreams idle."""
+        return await self._act("idle", job, audit, now_ms, pieces, query=query)
+
+    async def done(
+        self, job: str, query: str, pieces: Pieces, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> Effect:
+        """Mark substreams as done."""
+        return await self._act("done", job, audit, now_ms, pieces, query=query)
+
+    async def evict(
+        self, job: str, query: str, pieces: Pieces, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> Effect:
+        """Evict substreams."""
+        return await self._act("evict", job, audit, now_ms, pieces, query=query)
+
+    async def retire(
+        self, job: str, query: str, successor: str | None, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> Effect:
+        """Retire a query."""
+        return await self._act("retire", job, audit, now_ms, query=query, successor=successor)
+
+    async def _act(
+        self,
+        command: str,
+        job: str,
+        audit: AuditInfo,
+        now_ms: int | None,
+        pieces: Pieces | None = None,
+        **arguments: Any,
+    ) -> Effect:
+        reply = await self._functions.run(command, job, now_ms, pieces, **asdict(audit), **arguments)
+        return replies.command_result(reply)
+
 
 DUE_AT_ONCE = 50
 """Maximum number of jobs of a bucket that a coordinator takes at once to sweep them."""

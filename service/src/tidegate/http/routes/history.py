@@ -1,4 +1,4 @@
-"""The history of a job, in pages and as server-sent events."""
+"""The history of a job, as server-sent events and in pages."""
 
 import random
 import re
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.status import HTTP_200_OK
 
 from tidegate.auth.callers import Caller
-from tidegate.auth.roles import READERS
+from tidegate.auth.keys import READERS
 from tidegate.domain.errors import JobDeleted, JobNotFound
 from tidegate.domain.history import Kind
 from tidegate.domain.values import EXACT_DOUBLE
@@ -24,40 +24,6 @@ from tidegate.runtime.feed import Entry, State, Step
 from tidegate.views.history import RECORD_ID, HistoryPage, HistoryRecord, read_history
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
-
-
-@router.get("/{job:id}/history", response_model=HistoryPage, summary="Get the history of a job")
-@allowed(*READERS)
-async def history(
-    job: JobId,
-    context: ContextOf,
-    as_of: Annotated[
-        int | None,
-        Query(
-            ge=0,
-            le=EXACT_DOUBLE.highest,
-            description="Latest processing time of records. The answer includes the watermark at that time.",
-            examples=[1357554660000],
-        ),
-    ] = None,
-    since: Annotated[
-        int,
-        Query(ge=0, le=EXACT_DOUBLE.highest, description="Earliest processing time of records.", examples=[0]),
-    ] = 0,
-    kind: Annotated[list[Kind] | None, Query(description="Kinds of records.", examples=[["emission"]])] = None,
-    before: Annotated[
-        str | None,
-        Query(pattern=RECORD_ID, description="The `next` of the previous page.", examples=["1357554600000-0"]),
-    ] = None,
-    limit: Annotated[
-        int, Query(ge=1, le=1000, description="Maximum number of records in a page.", examples=[100])
-    ] = 100,
-) -> Response:
-    """Return the records of a job, latest first."""
-    check_processing_time("as_of", as_of)
-    check_processing_time("since", since)
-    return compact_answer(await read_history(context.reader, job, as_of, since, kind or (), before, limit))
-
 
 NO_RECORD = "0-0"
 PAUSE_S = 15.0
@@ -138,3 +104,36 @@ def _wire(entry: Entry, kinds: Collection[Kind]) -> bytes:
 
 def _event(event_id: str, name: str, record: BaseModel) -> bytes:
     return f"id: {event_id}\nevent: {name}\ndata: {record.model_dump_json(exclude_unset=True)}\n\n".encode()
+
+
+@router.get("/{job:id}/history", response_model=HistoryPage, summary="Get the history of a job")
+@allowed(*READERS)
+async def history(
+    job: JobId,
+    context: ContextOf,
+    as_of: Annotated[
+        int | None,
+        Query(
+            ge=0,
+            le=EXACT_DOUBLE.highest,
+            description="Latest processing time of records. The answer includes the watermark at that time.",
+            examples=[1357554660000],
+        ),
+    ] = None,
+    since: Annotated[
+        int,
+        Query(ge=0, le=EXACT_DOUBLE.highest, description="Earliest processing time of records.", examples=[0]),
+    ] = 0,
+    kind: Annotated[list[Kind] | None, Query(description="Kinds of records.", examples=[["emission"]])] = None,
+    before: Annotated[
+        str | None,
+        Query(pattern=RECORD_ID, description="The `next` of the previous page.", examples=["1357554600000-0"]),
+    ] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=1000, description="Maximum number of records in a page.", examples=[100])
+    ] = 100,
+) -> Response:
+    """Return the records of a job, latest first."""
+    check_processing_time("as_of", as_of)
+    check_processing_time("since", since)
+    return compact_answer(await read_history(context.reader, job, as_of, since, kind or (), before, limit))

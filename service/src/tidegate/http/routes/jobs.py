@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Query, Response
 from starlette.status import HTTP_200_OK, HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
-from tidegate.auth.roles import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS
+from tidegate.auth.keys import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS
 from tidegate.domain.errors import RevisionMismatch
 from tidegate.domain.job import ANY_VERSION, ConfigVersion
 from tidegate.domain.values import NAME_OR_EMPTY
 from tidegate.http.bodies import body_of, json_answer
 from tidegate.http.problems import Problem
 from tidegate.http.request import CallerOf, Context, ContextOf, JobId, allowed
-from tidegate.store.capacity import JobQuota
+from tidegate.store.jobs import JobQuota
 from tidegate.views.config import ConfigDocument
 from tidegate.views.status import JobList, JobStatus, read_job_list, read_status
 

@@ -1,4 +1,4 @@
-"""The metrics of a replica and its jobs for Prometheus, and the probes of a replica."""
+"""The probes of a replica, and the metrics of a replica and its jobs for Prometheus."""
 
 import asyncio
 import logging
@@ -16,14 +16,14 @@ from pydantic import Field
 from redis.exceptions import RedisError, ResponseError
 from starlette.status import HTTP_200_OK
 
-from tidegate.auth.roles import READERS
+from tidegate.auth.keys import READERS
 from tidegate.domain.errors import DomainError
 from tidegate.domain.values import ID_CHARACTERS, matches
 from tidegate.domain.views import SubstreamStatus
 from tidegate.http.bodies import json_answer
 from tidegate.http.problems import Problem
 from tidegate.http.request import CallerOf, Context, ContextOf, allowed, while_connected
-from tidegate.runtime.job_metrics import job_metrics, replica_metrics, store_metrics, substream_metrics
+from tidegate.runtime.metrics import job_metrics, replica_metrics, store_metrics, substream_metrics
 from tidegate.store.connection import is_failed_function
 from tidegate.store.replies import Status
 from tidegate.store.states import ServerState
@@ -32,6 +32,34 @@ from tidegate.views.types import Answer
 log = logging.getLogger(__name__)
 
 router = APIRouter(tags=["health"])
+
+
+class Liveness(Answer):
+    """The answer of a live process."""
+
+    status: Literal["alive"] = Field(default="alive", description="Always `alive`.", examples=["alive"])
+
+
+class Readiness(Answer):
+    """The answer of a replica that can serve calls."""
+
+    status: Literal["ready"] = Field(default="ready", description="Always `ready`.", examples=["ready"])
+
+
+@router.get("/livez", response_model=Liveness, summary="Check that the process is alive")
+@allowed()
+async def livez() -> Response:
+    """Answer without checking Redis, because a restart of the replica would not repair Redis."""
+    return json_answer(Liveness())
+
+
+@router.get("/readyz", response_model=Readiness, summary="Check that the replica can serve calls")
+@allowed()
+async def readyz(context: ContextOf) -> Response:
+    """Check that Redis answers, runs functions and accepts writes."""
+    await context.store.check()
+    return json_answer(Readiness())
+
 
 END_OF_OPENMETRICS = b"# EOF\n"
 JOBS = rf"^[*{ID_CHARACTERS}]{{1,128}}$"
@@ -213,30 +241,3 @@ async def _encoded(families: Iterator[Metric], substreams: SubstreamText, encode
         await asyncio.sleep(0)  # let other calls run
     if has_end:
         yield END_OF_OPENMETRICS
-
-
-class Liveness(Answer):
-    """The answer of a live process."""
-
-    status: Literal["alive"] = Field(default="alive", description="Always `alive`.", examples=["alive"])
-
-
-class Readiness(Answer):
-    """The answer of a replica that can serve calls."""
-
-    status: Literal["ready"] = Field(default="ready", description="Always `ready`.", examples=["ready"])
-
-
-@router.get("/livez", response_model=Liveness, summary="Check that the process is alive")
-@allowed()
-async def livez() -> Response:
-    """Answer without checking Redis, because a restart of the replica would not repair Redis."""
-    return json_answer(Liveness())
-
-
-@router.get("/readyz", response_model=Readiness, summary="Check that the replica can serve calls")
-@allowed()
-async def readyz(context: ContextOf) -> Response:
-    """Check that Redis answers, runs functions and accepts writes."""
-    await context.store.check()
-    return json_answer(Readiness())

@@ -53,6 +53,11 @@ def comparable(records: list[Record]) -> list[str]:
     return sorted(json.dumps([r.kind, r.at_ms, flat(r.details)], sort_keys=True) for r in records)
 
 
+def _patterns(config: JobConfig) -> dict[str, Any]:
+    """Return the part of the stored JSON from which the rows of substreams get their policies."""
+    return {"overrides": [{"substreams": override.pattern} for override in config.overrides]}
+
+
 class Twin:
     """A job in the domain and in the Lua functions.
 
@@ -72,7 +77,7 @@ class Twin:
         self.store = JobStore(driver.store.redis, unattended_after_ms, capacity=Capacity(substreams=max_substreams))
         self.job = f"twin-{next(serial)}"
         self.now = now_ms
-        stored = driver(self.store.configure(self.job, config, {}, None, now_ms=now_ms))
+        stored = driver(self.store.configure(self.job, config, _patterns(config), None, now_ms=now_ms))
         self.machine = JobMachine(
             config,
             now_ms,
@@ -108,7 +113,7 @@ class Twin:
         version = version or ConfigVersion(self.machine.state_epoch, self.revision)
 
         async def put() -> JobWatermark:
-            stored = await self.store.configure(self.job, config, {}, version, now_ms=self.now)
+            stored = await self.store.configure(self.job, config, _patterns(config), version, now_ms=self.now)
             assert stored.revision == self.machine.revision
             return stored.state
 

@@ -18,7 +18,7 @@ from tests.support.ports import free_port, listens
 from tests.support.redis_servers import RedisServer, program, redis_cluster, running
 from tests.support.sentinels import under_sentinels, with_replicas
 from tests.support.waiting import until
-from tidegate.runtime import risks as watching
+from tidegate.runtime import background
 from tidegate.runtime.metrics import Metrics
 from tidegate.store.checks import OTHERS, RISKS, WRITES, Risk, all_risks, check_all
 from tidegate.store.connection import StoreUnavailable, connect_all
@@ -190,8 +190,8 @@ def test_each_risk_is_logged_once_and_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The configuration can change while coordinators run. They continue, and report each change."""
-    monkeypatch.setattr(watching, "INTERVAL_S", 0.02)
-    caplog.set_level(logging.WARNING, watching.__name__)
+    monkeypatch.setattr(background, "RISKS_EACH_S", 0.02)
+    caplog.set_level(logging.WARNING, background.__name__)
     metrics, server = Metrics(), RedisServer(tmp_path, "--appendonly", "yes")
 
     def exported() -> dict[str, float]:
@@ -204,7 +204,7 @@ def test_each_risk_is_logged_once_and_exported(
                     await asyncio.sleep(0.02)
 
         async with aclosing(connect_all(url)) as servers:
-            task = asyncio.create_task(watching.watch_risks(servers, url, metrics))
+            task = asyncio.create_task(background.watch_risks(servers, url, metrics))
             server.redis.config_set("maxmemory-policy", "allkeys-lru")
             await reached("eviction")
             server.redis.config_set("appendonly", "no")

@@ -27,7 +27,7 @@ from benchmarks.load import Load, request_bytes, send
 from benchmarks.reports import CONFIG, Reports
 from benchmarks.results import Row, Spread, ratios
 from tidegate.auth import keyring
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 SUBSTREAMS = 1_000

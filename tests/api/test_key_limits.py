@@ -17,7 +17,8 @@ from tests.support.events import watching
 from tests.support.waiting import until
 from tidegate.auth import keyring
 from tidegate.auth.callers import RateLimited
-from tidegate.auth.keys import Key, Quotas, Role, new_key, split_key
+from tidegate.auth.keys import Key, Quotas, new_key, split_key
+from tidegate.auth.roles import Role
 from tidegate.auth.usage import KeyUsage
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess

@@ -13,7 +13,7 @@ from tests.support.api import CONFIG, DOCUMENT, RUN, problem
 from tests.support.events import watching
 from tests.support.roles import MAY
 from tidegate.auth import keyring
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate.page.actions import ACTIONS
 from tidegate_spark.testing import CoordinatorProcess
 

@@ -31,7 +31,8 @@ from tests.support.waiting import until
 from tidegate.auth import keyring
 from tidegate.auth.callers import Caller
 from tidegate.auth.keyring import Keyring
-from tidegate.auth.keys import Role, new_key
+from tidegate.auth.keys import new_key
+from tidegate.auth.roles import Role
 from tidegate.auth.usage import KeyUsage
 from tidegate.http.call import call_of
 from tidegate.http.connection import Connection, Connections

@@ -14,7 +14,8 @@ from tests.support.api import login, problem
 from tests.support.programs import FAKETIME, absent
 from tidegate.auth import keyring
 from tidegate.auth.keyring import Keyring
-from tidegate.auth.keys import KeysUnusable, Role
+from tidegate.auth.keys import KeysUnusable
+from tidegate.auth.roles import Role
 from tidegate.store.clock import ClockGuard
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess

@@ -18,7 +18,7 @@ from tests.support.driver import Driver
 from tests.support.waiting import until
 from tidegate import __version__
 from tidegate.auth import keyring
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate.cli import options
 from tidegate.cli.coordinator import Coordinator
 from tidegate.domain.history import AuditInfo

@@ -12,7 +12,7 @@ import pytest
 from tests.support.clock import VirtualClock
 from tests.support.drivers import Runs
 from tidegate.auth import keyring
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate_spark import Job, Refused, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess
 

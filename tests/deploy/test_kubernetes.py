@@ -14,7 +14,7 @@ from tests.support.compose import ROOT, VENV, image_of
 from tests.support.ports import free_port
 from tests.support.waiting import until
 from tidegate.auth.keyring import create
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate.store.embedded import EmbeddedValkey
 
 MANIFESTS = ROOT / "deploy" / "kubernetes"

@@ -16,7 +16,7 @@ from tests.support.api import BASE, FRAMES, HOUR, batch, create, report
 from tests.support.ports import free_port
 from tests.support.programs import run, tool
 from tidegate.auth import keyring
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
 

@@ -19,7 +19,7 @@ from tests.fuzz.messages import Case
 from tests.fuzz.oracle import Reader
 from tests.support.api import CONFIG
 from tidegate.auth import keyring
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 AT_ONCE = 64

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.api import CONFIG
 from tidegate.auth import keyring
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 ROOT = Path(__file__).parents[2]

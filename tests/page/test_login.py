@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect
 from tests.support.api import CONFIG
 from tests.support.browser import Visitor
 from tidegate.auth import keyring, sessions
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate.auth.sessions import COOKIE
 from tidegate_spark.testing import CoordinatorProcess
 

@@ -9,7 +9,7 @@ import httpx
 from tests.support.api import CONFIG, login, problem
 from tests.support.waiting import until
 from tidegate.auth import keyring
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate_spark.testing import CoordinatorProcess
 
 CREATE = {"If-None-Match": "*"}

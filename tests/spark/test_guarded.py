@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.streams import LAG, Sink, rows, to_the_end
 from tidegate.auth import keyring
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate_spark import Refused, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 

@@ -15,7 +15,7 @@ from tests.support.browser import Visitor
 from tests.support.driver import with_store_beside_browser
 from tests.support.store import JobStore
 from tidegate.auth import keyring
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate_spark.testing import CoordinatorProcess
 

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tidegate.auth.keyring import Keyring
-from tidegate.auth.keys import NO_QUOTAS, Key, Quotas, Role
+from tidegate.auth.keys import NO_QUOTAS, Key, Quotas
+from tidegate.auth.roles import Role
 from tidegate.domain.errors import TooManyJobs, TooManySubstreams
 from tidegate.domain.history import AuditInfo
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tidegate.auth.keys import NO_QUOTAS, SCHEME, Key, KeysUnusable, Quotas, Role, has_secret, new_key, split_key
+from tidegate.auth.keys import NO_QUOTAS, SCHEME, Key, KeysUnusable, Quotas, has_secret, new_key, split_key
+from tidegate.auth.roles import Role
 
 log = logging.getLogger(__name__)
 

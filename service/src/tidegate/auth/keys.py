@@ -1,4 +1,4 @@
-"""API keys: their roles, quotas and hashes.
+"""API keys: their members, quotas and hashes.
 
 A key has the form ``tdg_<id>_<secret>``. Its secret has 256 random bits, so one round of SHA-256 protects it. Only
 secrets that can be guessed need a slow hash.
@@ -7,29 +7,12 @@ secrets that can be guessed need a slow hash.
 import hashlib
 import hmac
 import secrets
-from enum import StrEnum
 from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from tidegate.auth.roles import Role
 from tidegate.domain.values import NAME_OR_EMPTY, STORED_NAME
-
-
-class Role(StrEnum):
-    """A role of a key. Spark uses ``report``, which can create jobs and report, but cannot change a configuration."""
-
-    READ = "read"
-    REPORT = "report"
-    OPERATE = "operate"
-    ADMIN = "admin"
-
-
-READERS = (Role.READ, Role.REPORT, Role.OPERATE, Role.ADMIN)
-REPORTERS = (Role.REPORT, Role.ADMIN)
-OPERATORS = (Role.OPERATE, Role.ADMIN)
-REPORTERS_AND_OPERATORS = (Role.REPORT, Role.OPERATE, Role.ADMIN)
-ADMINS = (Role.ADMIN,)
-
 
 SCHEME = "tdg"
 

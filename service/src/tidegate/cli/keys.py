@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate.cli.coordinator import Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Url, duration_s, show_json, show_table
 from tidegate.times import MS, format_time

@@ -18,8 +18,8 @@ from starlette.types import Scope
 
 from tidegate.auth.callers import Caller
 from tidegate.auth.keyring import Keyring
-from tidegate.auth.keys import Role
 from tidegate.auth.revocation import Revocation
+from tidegate.auth.roles import Role
 from tidegate.auth.sessions import Sessions
 from tidegate.auth.usage import KeyUsage
 from tidegate.auth.watermark_tokens import Tokens

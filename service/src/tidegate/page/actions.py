@@ -11,7 +11,7 @@ from starlette.status import HTTP_200_OK, HTTP_303_SEE_OTHER
 
 from tidegate import times
 from tidegate.auth.callers import Caller
-from tidegate.auth.keys import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS, Role
+from tidegate.auth.roles import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS, Role
 from tidegate.domain.errors import DomainError
 from tidegate.domain.history import AuditInfo
 from tidegate.domain.values import STORED_NAME

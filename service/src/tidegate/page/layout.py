@@ -14,7 +14,7 @@ from starlette.status import HTTP_303_SEE_OTHER
 from starlette.types import Scope
 
 from tidegate.auth.callers import Caller, KeyUnknown
-from tidegate.auth.keys import READERS
+from tidegate.auth.roles import READERS
 from tidegate.auth.usage import network
 from tidegate.http.bodies import raw_body
 from tidegate.http.call import call_of

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from markupsafe import Markup
 from redis.exceptions import RedisError
 
-from tidegate.auth.keys import READERS
+from tidegate.auth.roles import READERS
 from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound
 from tidegate.domain.views import WORST_FIRST
 from tidegate.http.call import call_of, caller_of

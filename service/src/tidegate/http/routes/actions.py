@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Response
 
-from tidegate.auth.keys import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS
+from tidegate.auth.roles import ADMINS, OPERATORS, REPORTERS_AND_OPERATORS
 from tidegate.domain.values import ID
 from tidegate.http import actions
 from tidegate.http.actions import (

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from starlette.status import HTTP_200_OK
 
 from tidegate.auth.callers import Caller
-from tidegate.auth.keys import READERS
+from tidegate.auth.roles import READERS
 from tidegate.domain.errors import JobDeleted, JobNotFound
 from tidegate.domain.history import Kind
 from tidegate.domain.values import EXACT_DOUBLE

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Query, Response
 from starlette.status import HTTP_200_OK, HTTP_201_CREATED, HTTP_204_NO_CONTENT
 
-from tidegate.auth.keys import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS
+from tidegate.auth.roles import ADMINS, OPERATORS, READERS, REPORTERS_AND_OPERATORS
 from tidegate.domain.errors import RevisionMismatch
 from tidegate.domain.job import ANY_VERSION, ConfigVersion
 from tidegate.domain.values import NAME_OR_EMPTY

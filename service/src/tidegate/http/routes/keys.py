@@ -5,7 +5,8 @@ from datetime import datetime
 from fastapi import APIRouter, Response
 from pydantic import Field
 
-from tidegate.auth.keys import ADMINS, Quotas, Role
+from tidegate.auth.keys import Quotas
+from tidegate.auth.roles import ADMINS, Role
 from tidegate.http.bodies import json_answer
 from tidegate.http.request import CallerOf, ContextOf, allowed
 from tidegate.store import shared

@@ -16,7 +16,7 @@ from pydantic import Field
 from redis.exceptions import RedisError, ResponseError
 from starlette.status import HTTP_200_OK
 
-from tidegate.auth.keys import READERS
+from tidegate.auth.roles import READERS
 from tidegate.domain.errors import DomainError
 from tidegate.domain.values import ID_CHARACTERS, matches
 from tidegate.domain.views import SubstreamStatus

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Response
 
-from tidegate.auth.keys import READERS, REPORTERS
+from tidegate.auth.roles import READERS, REPORTERS
 from tidegate.domain import results
 from tidegate.domain.job import Run
 from tidegate.http.bodies import JsonAnswer, body_of, json_answer

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from tidegate.auth.callers import KeyUnknown
-from tidegate.auth.keys import READERS
+from tidegate.auth.roles import READERS
 from tidegate.domain.job import SubstreamState
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.domain.values import EXACT_DOUBLE, NAME_OR_EMPTY

@@ -1,0 +1,19 @@
+"""Roles of keys."""
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """A role of a key. Spark uses ``report``, which can create jobs and report, but cannot change a configuration."""
+
+    READ = "read"
+    REPORT = "report"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
+READERS = (Role.READ, Role.REPORT, Role.OPERATE, Role.ADMIN)
+REPORTERS = (Role.REPORT, Role.ADMIN)
+OPERATORS = (Role.OPERATE, Role.ADMIN)
+REPORTERS_AND_OPERATORS = (Role.REPORT, Role.OPERATE, Role.ADMIN)
+ADMINS = (Role.ADMIN,)

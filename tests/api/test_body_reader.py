@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from starlette.types import Message
 
 from tests.support.api import CONFIG
+from tests.support.bodies import body_models
 from tests.support.waiting import until
 from tidegate.http import bodies
 from tidegate.http.actions import RestoreRequest
@@ -22,6 +23,7 @@ from tidegate.http.bodies import BodyReader
 from tidegate.http.problems import Problem
 from tidegate.http.schemas import CommitRequest, Report
 from tidegate.store.embedded import EmbeddedValkey
+from tidegate.views.config import ConfigDocument
 from tidegate_spark.testing import CoordinatorProcess
 
 BATCH = {"query": "q", "query_id": "i", "run_id": "r", "batch_id": 1, "partition": 3}
@@ -102,6 +104,36 @@ def test_a_large_body_gets_the_answer_of_a_small_one(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(bodies, "MIN_BYTES", 1 << 30)
         monkeypatch.setattr(bodies, "MAX_COLONS", 1 << 30)
         assert large == await answer(reader, model, body)
+
+    running(check)
+
+
+def test_a_large_configuration_is_that_of_a_small_one() -> None:
+    body = CONFIG | {"overrides": [{"substreams": "HNL*", "policy": CONFIG["policy"]}]}
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": json.dumps(body).encode() + b" " * bodies.MIN_BYTES}
+
+    async def check(reader: BodyReader) -> None:
+        document = await reader.read(receive, ConfigDocument)
+        assert reader._process is not None  # noqa: SLF001
+        expected = ConfigDocument.model_validate(body)
+        assert (document, document.config) == (expected, expected.config)
+
+    running(check)
+
+
+def test_every_body_can_be_large() -> None:
+    """The process gets the model of each call, and its answer is that of this process."""
+
+    async def check(reader: BodyReader) -> None:
+        for model in body_models():
+            with pytest.raises(Problem, match=r"is missing|not a known member"):
+                await reader.read(unknown, model)
+        assert reader._process is not None  # noqa: SLF001
+
+    async def unknown() -> Message:
+        return {"type": "http.request", "body": b'{"unknown": "' + b"x" * bodies.MIN_BYTES + b'"}'}
 
     running(check)
 

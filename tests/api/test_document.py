@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from tests.support.api import DOCUMENT
+from tests.support.bodies import body_models
 from tidegate.app import create_app
-from tidegate.http.bodies import BODIES
 from tidegate.settings import Settings
 
 
@@ -86,7 +86,7 @@ def test_every_property_is_described_and_has_an_example(name: str) -> None:
 
 def test_example_bodies_are_accepted(http: httpx.Client, job_name: str) -> None:
     """Every example body passes its model, and the example configuration creates a job."""
-    bodies = {model.__name__: model for model in BODIES.values()}
+    bodies = {model.__name__: model for model in body_models()}
     for _, operation in OPERATIONS:
         content = operation.get("requestBody", {}).get("content", {}).get("application/json")
         if content is not None:

@@ -13,11 +13,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from tests.support.api import CONFIG, problem
-from tidegate.app import create_app
-from tidegate.http.bodies import BODIES
+from tests.support.bodies import body_models
 from tidegate.http.request import while_connected
 from tidegate.http.schemas import RowAccounting
-from tidegate.settings import Settings
 from tidegate_spark.testing import CoordinatorProcess
 
 SIZE = 4 * 1024 * 1024 - 200
@@ -45,8 +43,7 @@ def arrays(schema: dict[str, Any], root: dict[str, Any]) -> Iterator[dict[str, A
 
 
 def bodies() -> list[type[BaseModel]]:
-    create_app(Settings(), "redis://localhost")  # imports all calls
-    return sorted({*BODIES.values(), RowAccounting}, key=lambda model: model.__name__)
+    return sorted({*body_models(), RowAccounting}, key=lambda model: model.__name__)
 
 
 @pytest.mark.parametrize("model", bodies(), ids=lambda model: model.__name__)

@@ -1,7 +1,7 @@
 """Bodies of requests and answers.
 
-pydantic validates the raw bytes of a body. Parsing them into a dictionary first would take twice as long. FastAPI
-treats bodies as dependencies, so the OpenAPI document takes their models from :data:`BODIES`.
+pydantic validates the raw bytes of a body. Parsing them into a dictionary first would take twice as long. A body is
+therefore a dependency of its endpoint (:class:`BodyOf`), from which the OpenAPI document takes its model.
 
 Another process validates large bodies, and converts them to the pieces of a command. The body of 100,000 substreams
 takes more than 100 ms, during which the event loop would serve no other client. The process starts at the first large
@@ -15,10 +15,9 @@ import pickle
 import signal
 import struct
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastapi import Depends, Request, Response
 from pydantic import BaseModel, ValidationError
@@ -41,9 +40,6 @@ MAX_COUNTED_ERRORS = 1000
 MAX_FIELD = 200
 """Maximum number of characters of a field in a problem. The client chooses the names of unknown members."""
 
-BODIES: dict[Callable[..., Any], type[BaseModel]] = {}
-"""Models of request bodies, by the dependency that reads the body."""
-
 
 async def raw_body(receive: Receive) -> bytes:
     """Return the body of a request.
@@ -62,20 +58,28 @@ async def raw_body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-def body_of(model: type[Body]) -> Any:
-    """Return a FastAPI dependency that reads a body and validates it with ``model``. An empty body counts as ``{}``.
+class BodyOf(Generic[Body]):
+    """A FastAPI dependency that reads the body of a request.
 
-    The dependency answers an invalid body with a problem. Its ``field`` is the first invalid field. Its ``errors`` list
-    the first ``MAX_ERRORS`` errors.
+    It answers an invalid body with a problem. Its ``field`` is the first invalid field. Its ``errors`` list the first
+    ``MAX_ERRORS`` errors.
+
+    Args:
+        model: The model of the body.
     """
 
-    async def read(request: Request) -> Body:
-        bodies = request.app.state.context.bodies
-        body: Body = await bodies.read(request.receive, model, request.path_params.get("query", ""))
-        return body
+    def __init__(self, model: type[Body]) -> None:
+        self.model = model
 
-    BODIES[read] = model
-    return Depends(read)
+    async def __call__(self, request: Request) -> Body:
+        """Return the validated body. An empty body counts as ``{}``."""
+        bodies: BodyReader = request.app.state.context.bodies
+        return await bodies.read(request.receive, self.model, request.path_params.get("query", ""))
+
+
+def body_of(model: type[BaseModel]) -> Any:
+    """Return the annotation of a parameter that takes the body of a request."""
+    return Depends(BodyOf(model))
 
 
 def validated(raw: bytes, model: type[Body]) -> Body:

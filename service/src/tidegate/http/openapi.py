@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 
 from tidegate import __version__
-from tidegate.http.bodies import BODIES
+from tidegate.http.bodies import BodyOf
 from tidegate.http.problems import ERRORS
 from tidegate.http.request import ROLES
 
@@ -56,9 +56,8 @@ PROBLEM: Schema = {
 def openapi_document(app: FastAPI, calls: Sequence[APIRoute]) -> Schema:
     """Return the OpenAPI document of all calls. The settings do not affect the document."""
     document = get_openapi(title="Tidegate", version=__version__, description=DESCRIPTION, routes=app.routes)
-    _, bodies = models_json_schema(
-        [(model, "validation") for model in BODIES.values()], ref_template=f"{REFERENCE}{{model}}"
-    )
+    models = {model for call in calls if (model := body_model(call)) is not None}
+    _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=f"{REFERENCE}{{model}}")
     schemas: dict[str, Schema] = document["components"]["schemas"] | bodies["$defs"] | {"Problem": PROBLEM}
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
@@ -81,9 +80,9 @@ def openapi_document(app: FastAPI, calls: Sequence[APIRoute]) -> Schema:
 
 def _complete(operation: Schema, call: APIRoute, schemas: Mapping[str, Schema]) -> None:
     """Add the body, roles, errors and examples to an operation."""
-    for dependency in call.dependant.dependencies:
-        if dependency.call in BODIES:
-            operation["requestBody"] = _body(BODIES[dependency.call])
+    model = body_model(call)
+    if model is not None:
+        operation["requestBody"] = _body(model)
     for parameter in operation.get("parameters", ()):
         parameter["schema"] = _without_null(parameter["schema"])
         parameter.setdefault("example", example_of(parameter["schema"], schemas))
@@ -99,6 +98,12 @@ def _complete(operation: Schema, call: APIRoute, schemas: Mapping[str, Schema]) 
     for message in (operation.get("requestBody", {}), *operation["responses"].values()):
         for content in message.get("content", {}).values():
             content.setdefault("example", example_of(content["schema"], schemas))
+
+
+def body_model(call: APIRoute) -> type[BaseModel] | None:
+    """Return the model of the body of a call, if it has one."""
+    dependencies = (dependency.call for dependency in call.dependant.dependencies)
+    return next((dependency.model for dependency in dependencies if isinstance(dependency, BodyOf)), None)
 
 
 def _body(model: type[BaseModel]) -> Schema:

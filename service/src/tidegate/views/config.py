@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
 
-from pydantic import Field, GetCoreSchemaHandler, ValidationError, create_model, model_validator
+from pydantic import Field, GetCoreSchemaHandler, PrivateAttr, ValidationError, create_model, model_validator
 from pydantic_core import CoreSchema
 
 from tidegate.domain import config as domain
@@ -72,7 +72,9 @@ def _component(name: str, **members: Any) -> Callable[[type[Model]], type[Model]
     """Add members to a model, and give it the name of its component in the OpenAPI document."""
 
     def named(model: type[Model]) -> type[Model]:
-        return create_model(name, __base__=model, __doc__=model.__doc__, **members)
+        component = create_model(name, __base__=model, __doc__=model.__doc__, **members)
+        component.__qualname__ = model.__qualname__  # the name under which pickle finds the class
+        return component
 
     return named
 
@@ -122,24 +124,27 @@ class ConfigDocument(Request):
         examples=[["departures"]],
     )
 
+    _config: domain.JobConfig = PrivateAttr()
+
     @model_validator(mode="after")
-    def _check_config(self) -> Self:
-        self.config()
-        return self
-
-    def config(self) -> domain.JobConfig:
-        """Return the configuration as a domain object.
-
-        Raises:
-            InvalidConfig: If a policy, a throttle or a limit is invalid.
-        """
-        return domain.JobConfig(
+    def _build_config(self) -> Self:
+        self._config = domain.JobConfig(
             policy=self.policy.build(),
             throttle=self.throttle.build(),
             overrides=tuple(domain.Override(each.substreams, each.policy.build()) for each in self.overrides),
             expected_queries=tuple(self.expected_queries),
             **{name: getattr(self, name) for name in declarations(domain.JobConfig)},
         )
+        return self
+
+    @property
+    def config(self) -> domain.JobConfig:
+        """The configuration as a domain object."""
+        return self._config
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Validate the document again where it is unpickled, because pickle does not find the models of policies."""
+        return type(self).model_validate, (self.model_dump(),)
 
 
 def parsed_config(document: Any) -> domain.JobConfig:
@@ -148,7 +153,7 @@ def parsed_config(document: Any) -> domain.JobConfig:
     Raises:
         ValidationError: If the object is not a valid configuration.
     """
-    return ConfigDocument.model_validate(document).config()
+    return ConfigDocument.model_validate(document).config
 
 
 def stored_config(document: Any) -> domain.JobConfig:
@@ -158,6 +163,6 @@ def stored_config(document: Any) -> domain.JobConfig:
         StateDamaged: If the object is not a valid configuration.
     """
     try:
-        return ConfigDocument.model_validate(document, context=STORED).config()
+        return ConfigDocument.model_validate(document, context=STORED).config
     except ValidationError as error:
         raise StateDamaged from error

@@ -79,7 +79,7 @@ async def configure(
     with caller.within_quotas() as quotas:
         quota = None if quotas.jobs is None else JobQuota(caller.prefix, quotas.jobs)
         stored = await context.store.configure(
-            job, document.config(), document.model_dump(), version, caller.audit_info(), quota=quota
+            job, document.config, document.model_dump(), version, caller.audit_info(), quota=quota
         )
     return await _answer(context, job, HTTP_201_CREATED if stored.created else HTTP_200_OK)
 

@@ -71,7 +71,6 @@ class Bench:
                 self._call("POST", f"/v1/jobs/{job}:report", body | {"batch": reference})
         none = [0] * len(names)
         rows = {
-            "rule": "row",
             "substreams": names,
             "on_time": [1] * len(names),
             "late": none,

@@ -95,7 +95,7 @@ class JobRun:
         report["counts"] = [rows[name] for name in names]
         if flights:
             self._call("POST", f"{self._path}:report", report | {"batch": reference})
-        counts = {"rule": "window", "substreams": names, "on_time": [rows[name] - late[name] for name in names]}
+        counts = {"substreams": names, "on_time": [rows[name] - late[name] for name in names]}
         counts |= {"late": [late[name] for name in names], "null_event_time": [0] * len(names)}
         self._batches += 1
         return self._call("POST", f"{path}:commit", _RUN | {"rows": counts, "reported": len(names)})

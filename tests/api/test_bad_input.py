@@ -139,7 +139,7 @@ def test_every_call_refuses_an_unknown_job(http: httpx.Client, job_name: str) ->
 def test_a_commit_of_an_unknown_batch_is_refused(http: httpx.Client, make_job: Make) -> None:
     """A commit without a begin is refused, and its rows are not counted."""
     path = make_job()
-    rows = {"rule": "row", "substreams": ["a"], "on_time": [1], "late": [0], "null_event_time": [0]}
+    rows = {"substreams": ["a"], "on_time": [1], "late": [0], "null_event_time": [0]}
     answer = http.post(f"{path}/queries/q/batches/3:commit", json=RUN | {"rows": rows})
     assert problem(answer, 409, "batch_not_begun")["batch_id"] == 3
     assert http.get(path).json()["rows"]["on_time"] == 0

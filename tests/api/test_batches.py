@@ -25,7 +25,6 @@ def run_batch(http: httpx.Client, path: str, batch_id: int, max_event_times: dic
     for _ in range(2):  # the repetition has no effect
         http.post(f"{path}:report", json=report).raise_for_status()
     rows = {
-        "rule": "row",
         "substreams": list(max_event_times),
         "on_time": [1] * len(max_event_times),
         "late": [1] * len(max_event_times),

@@ -30,7 +30,6 @@ BATCH = {"query": "q", "query_id": "i", "run_id": "r", "batch_id": 1, "partition
 NAMES = [f"\u00e9, {number}" for number in range(2500)]
 NUMBERS = [*range(2500)]
 ROWS = {
-    "rule": "pinned_watermark",
     "substreams": NAMES,
     "on_time": NUMBERS,
     "late": NUMBERS,

@@ -115,7 +115,7 @@ def test_rows_of_unknown_substreams_count_in_the_totals_only(small: httpx.Client
     """Rows of unknown substreams count in the job's totals and create no substream."""
     small.put(f"{path}/queries/q/batches/0", json=RUN).raise_for_status()
     unknown = [f"name-{number}" for number in range(100)]
-    rows = {"rule": "row", "substreams": unknown, "on_time": [0] * 100, "late": [1] * 100, "null_event_time": [1] * 100}
+    rows = {"substreams": unknown, "on_time": [0] * 100, "late": [1] * 100, "null_event_time": [1] * 100}
     small.post(f"{path}/queries/q/batches/0:commit", json=RUN | {"rows": rows}).raise_for_status()
     counted = small.get(path).json()["rows"]
     assert (counted["late"], counted["null_event_time"]) == (100, 100)

@@ -90,7 +90,7 @@ def test_the_achieved_completeness_follows_from_the_late_rows(http: httpx.Client
         "batch": {"query": "q", **RUN, "batch_id": 0, "partition": 0},
     }
     assert http.post(f"{path}:report", json=body).status_code == 200
-    rows = {"rule": "row", "substreams": ["a"], "on_time": [97], "late": [3], "null_event_time": [5]}
+    rows = {"substreams": ["a"], "on_time": [97], "late": [3], "null_event_time": [5]}
     assert http.post(f"{path}/queries/q/batches/0:commit", json=RUN | {"rows": rows}).status_code == 200
     assert completeness(http, path)["achieved"] == 0.97
     assert completeness(http, path, substream="a", query="q")["achieved"] == 0.97

@@ -17,7 +17,7 @@ from tidegate.views.reader import Reader
 
 REPORT = {"substreams": ["a"], "max_event_times": [100]}
 BATCH = {"query": "q", "batch_id": 0, "partition": 0, **RUN}
-ROWS = {"rule": "row", "substreams": ["a"], "on_time": [1], "late": [0], "null_event_time": [0]}
+ROWS = {"substreams": ["a"], "on_time": [1], "late": [0], "null_event_time": [0]}
 JSON = {"content-type": "application/json"}
 FLOAT = b'{"substreams": ["a"], "max_event_times": [1.5e2]}'
 LARGE = b" " * 5000 + FLOAT

@@ -138,7 +138,7 @@ def test_inconsistent_row_counts_are_refused(
     path = make_job()
     batch = f"{path}/queries/q/batches/0"
     http.put(batch, json=RUN)
-    given = {"rule": "row", "substreams": ["a"], "on_time": [1], "late": [0], "null_event_time": [0]}
+    given = {"substreams": ["a"], "on_time": [1], "late": [0], "null_event_time": [0]}
     refused = http.post(f"{batch}:commit", json=RUN | {"rows": given | rows})
     assert says in problem(refused, 422, "invalid_request")["detail"]
     assert late(http, path)["hours"] == []
@@ -151,7 +151,7 @@ def test_inconsistent_row_counts_are_refused(
 def test_too_many_hours_are_refused(hours: int, says: str) -> None:
     """A commit with more entries would block Redis for too long."""
     none = [0] * 6
-    rows = {"rule": "r", "substreams": list("abcdef"), "on_time": none, "late": none, "null_event_time": none}
+    rows = {"substreams": list("abcdef"), "on_time": none, "late": none, "null_event_time": none}
     rows |= {"on_time": [10**6] * 6}
     with pytest.raises(ValidationError, match=says):
         RowAccounting.model_validate(rows | {"hours": [[(hour, 1, 0, 0) for hour in range(hours)]] * 6})

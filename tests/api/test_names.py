@@ -95,7 +95,7 @@ def test_a_name_survives_every_call(
     http.put(batch, json=RUN).raise_for_status()
     at = {"query": "q", **RUN, "batch_id": 0, "partition": 0}
     post(http, f"{path}:report", substreams=[name], max_event_times=[120], counts=[3], batch=at)
-    rows = {"rule": name[:100], "substreams": [name], "on_time": [1], "late": [1], "null_event_time": [1]}
+    rows = {"substreams": [name], "on_time": [1], "late": [1], "null_event_time": [1]}
     post(http, f"{batch}:commit", **RUN, rows=rows, reported=1)
     [row] = http.get(f"{path}/substreams", params={"query": "q"}).json()["substreams"]
     assert (row["substream"], row["reported"], row["rows"]["late"]) == (name, 3, 1)
@@ -133,7 +133,7 @@ def test_control_characters_in_texts_are_refused(http: httpx.Client, make_job: M
     action = {"substreams": ["a"], "reason": text}
     batch = f"{path}/queries/q/batches/0"
     http.put(batch, json=RUN).raise_for_status()
-    rows = {"rule": text, "substreams": [], "on_time": [], "late": [], "null_event_time": []}
+    rows = {"substreams": [text], "on_time": [0], "late": [0], "null_event_time": [0]}
     overrides = [{"substreams": text, "policy": CONFIG["policy"]}]
     for answer in (
         http.post(f"{path}/substreams:idle", json=action),
@@ -144,7 +144,7 @@ def test_control_characters_in_texts_are_refused(http: httpx.Client, make_job: M
         http.post(f"{batch}:commit", json=RUN | {"rows": rows}),
         http.put(path, json=CONFIG | {"overrides": overrides}, headers={"If-Match": "*"}),
     ):
-        assert problem(answer, 422, "invalid_request")["field"].rpartition(".")[2] in ("reason", "rule", "substreams")
+        assert problem(answer, 422, "invalid_request")["field"].rpartition(".")[2] in ("reason", "substreams")
     assert http.get(f"{path}/history").json()["records"][0]["kind"] != "action"
 
 

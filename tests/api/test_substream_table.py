@@ -49,7 +49,6 @@ def path(http: httpx.Client, make_job: Make) -> str:
             RUN
             | {
                 "rows": {
-                    "rule": "row",
                     "substreams": ["bos"],
                     "on_time": [1],
                     "late": [4],

@@ -1,6 +1,8 @@
 """The backlog: the coordinator gets every batch that it missed, in order."""
 
+import json
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy
 from tidegate_spark.protocol.session import DriverSession, perform_on_files
 from tidegate_spark.protocol.settings import QuerySettings
 
-FOLD = Fold("by row", ["a"], [5], [1], [0], [0], [0], [0])
+FOLD = Fold(["a"], [5], [1], [0], [0], [0], [0])
 
 
 class Receiver:
@@ -73,6 +75,11 @@ def test_a_batch_stays_in_the_backlog_until_the_coordinator_has_it(checkpoint: C
     receiver.away_at = None
     assert flush(checkpoint, receiver)
     assert receiver.received == [2, 9, 10]
+
+
+def test_a_batch_of_an_earlier_version_may_have_other_members() -> None:
+    """Documents in a checkpoint outlive a release: earlier versions wrote the rule by which rows were classified."""
+    assert Fold.stored(json.loads(json.dumps(asdict(FOLD) | {"rule": "row"}))) == FOLD
 
 
 @pytest.mark.parametrize("stopped", [False, True])

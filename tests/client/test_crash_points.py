@@ -133,7 +133,7 @@ class Query:
         none = [0] * len(names)
         counts = [[sum(row[0] == name for row in rows) for name in names] for rows in (on_time + late, late)]
         max_event_times: list[int | None] = [max(time for of, time in on_time + late if of == name) for name in names]
-        return Fold("by row", names, max_event_times, counts[0], none, counts[1], none, none)
+        return Fold(names, max_event_times, counts[0], none, counts[1], none, none)
 
 
 def overtake(own: LocalCoordinator, step: int) -> None:

@@ -57,7 +57,6 @@ def test_a_fold_classifies_rows_as_spark_does(rows_at_a_time: int, monkeypatch: 
     rows = [("a", -1.0), ("a", -0.000001), ("b", -1.000001), ("a", None), ("b", 0.0005), ("b", 0.0015), ("c", None)]
     fold = fold_of(None, START_MS - 1000, *rows)
     assert fold == Fold(
-        "row: event_time <= Spark's watermark",
         substream=["a", "b", "c"],
         max_event_time=[START_MS - 1, START_MS, None],
         rows=[3, 3, 1],
@@ -72,7 +71,7 @@ def test_a_fold_classifies_rows_as_spark_does(rows_at_a_time: int, monkeypatch: 
 def test_by_windows_a_row_is_late_when_its_first_window_is_closed() -> None:
     """With windows of 10 s, a slide of 5 s and an offset of 3 s, a watermark of 0 closes the window up to -2 s."""
     fold = fold_of(Frame(10_000, 5_000, 3_000), START_MS, ("a", -2.000001), ("a", -2.0), ("a", 0.0))
-    assert (fold.rule, fold.late, fold.max_event_time) == ("window: end <= Spark's watermark", [1], [START_MS])
+    assert (fold.late, fold.max_event_time) == ([1], [START_MS])
 
 
 def test_without_a_limit_no_event_time_is_too_far_ahead() -> None:
@@ -104,7 +103,7 @@ class EndedRun:
 
     def fold(self, batch: int, run: str, partition: int, max_event_time: int, rows: int = 1) -> None:
         """Write a fold, as a task does."""
-        fold = Fold("row", ["a"], [max_event_time], [rows], [0], [0], [0], [0])
+        fold = Fold(["a"], [max_event_time], [rows], [0], [0], [0], [0])
         document: dict[str, Any] = {"planned_ms": START_MS, "watermark_ms": 0, "fold": asdict(fold)}
         self.documents.write(f"{FOLDS}/{batch}.{run}.{partition}", document)
 
@@ -397,7 +396,7 @@ def test_a_batch_with_too_many_substreams_for_one_report_is_reported(
     rows = 60_000
     for partition in range(2):
         names = [f"{partition}-{number}" for number in range(rows)]
-        fold = Fold("row", names, [1000] * rows, [2] * rows, [0] * rows, [1] * rows, [0] * rows, [0] * rows)
+        fold = Fold(names, [1000] * rows, [2] * rows, [0] * rows, [1] * rows, [0] * rows, [0] * rows)
         document: dict[str, Any] = {"planned_ms": START_MS, "watermark_ms": 0, "fold": asdict(fold)}
         ended_run.documents.write(f"{FOLDS}/0.first.{partition}", document)
     ended_run.commit(0)

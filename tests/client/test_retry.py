@@ -207,7 +207,7 @@ def test_a_copied_session_reads_the_backlog_again(tmp_path: Path, monkeypatch: p
     session.run(session.protocol.start())
     assert session.run(session.protocol.backlog.flush(ONE_ATTEMPT))
     (tmp_path / "metadata").write_text('{"id": "checkpoint"}')
-    fold = Fold("by row", ["a"], [5], [1], [0], [0], [0], [0])
+    fold = Fold(["a"], [5], [1], [0], [0], [0], [0])
     on_files(checkpoint, BacklogBatch(0, StoredPinnedWatermark(None, None), time.time(), None, fold).save())
     copied: DriverSession = cloudpickle.loads(cloudpickle.dumps(session))  # type: ignore[no-untyped-call]
     with pytest.raises(CoordinatorUnavailable):

@@ -13,13 +13,13 @@ from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.row_warnings import INTERVAL_S, RowWarnings
 
 NOW_MS = int(datetime(2024, 1, 1, tzinfo=UTC).timestamp() * 1000)
-FUTURE = Fold("by row", ["a", "b"], [None, NOW_MS], [3, 1], [0, 0], [0, 0], [1, 0], [2, 0])
+FUTURE = Fold(["a", "b"], [None, NOW_MS], [3, 1], [0, 0], [0, 0], [1, 0], [2, 0])
 
 
 def late(*names: str) -> Fold:
     """Return the fold of one late row for each substream."""
     ones, none = [1] * len(names), [0] * len(names)
-    return Fold("by row", list(names), [NOW_MS] * len(names), ones, none, ones, none, none)
+    return Fold(list(names), [NOW_MS] * len(names), ones, none, ones, none, none)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_rows_are_summed_up_when_the_query_ends(warnings: RowWarnings, caplog: p
         (fold(a=NOW_MS), True, None),
         (fold(), True, None),
         (fold(a=NOW_MS // 1000), False, None),
-        (Fold("by row", ["a"], [None], [3], [0], [0], [1], [2]), True, "are too far ahead of the clock: expected"),
+        (Fold(["a"], [None], [3], [0], [0], [1], [2]), True, "are too far ahead of the clock: expected"),
         (FUTURE, True, None),
     ],
     ids=["seconds", "one substream at 0", "milliseconds", "no rows", "another unit", "microseconds", "one row ahead"],

@@ -118,7 +118,7 @@ def commit(job: JobMachine, batch_id: int, disposition: LateDisposition, hours: 
     job.stage(RUN, batch_id, PartitionReport(0, {"a": 1}), 0)
     late = sum(of_hour[3] for of_hour in hours)
     account = BatchAccounting(
-        "row", ("a", "?"), (replace(NO_ROWS, on_time=1, late=late), replace(NO_ROWS, late=1)), disposition, (hours, ())
+        ("a", "?"), (replace(NO_ROWS, on_time=1, late=late), replace(NO_ROWS, late=1)), disposition, (hours, ())
     )
     for _ in range(2):
         job.commit(RUN, batch_id, account, 0)

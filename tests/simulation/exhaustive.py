@@ -183,7 +183,7 @@ class Driver:
                 late = pinned is not None and time < pinned
                 row = Row(time, 0, 0)
                 self._world.observer.classified(self._query, self._run_id, opened, {"s": [row]}, {"s": [late]})
-                return Fold("by row", ["s"], [time], [1], [0], [int(late)], [0], [0])
+                return Fold(["s"], [time], [1], [0], [int(late)], [0], [0])
             case Finish(batch_id):
                 return disk.finished.add(batch_id)
             case _:

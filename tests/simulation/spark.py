@@ -338,7 +338,7 @@ class Driver:
         none = [0] * len(rows)
         highest: list[int | None] = [max(row.event_time for row in of_substream) for of_substream in rows.values()]
         lengths = [len(of_substream) for of_substream in rows.values()]
-        return Fold("by row", list(rows), highest, lengths, none, [sum(one) for one in late.values()], none, none)
+        return Fold(list(rows), highest, lengths, none, [sum(one) for one in late.values()], none, none)
 
     def _finish(self, batch_id: int) -> None:
         if batch_id in self._query.disk.finished:

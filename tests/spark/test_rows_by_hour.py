@@ -98,9 +98,7 @@ def test_spreading_loses_no_rows(min_event_time: int, max_event_time: int, count
 def fold(*hours: Hours, **more: Any) -> Fold:
     none = [0] * len(hours)
     names = [f"s{at}" for at in range(len(hours))]
-    return Fold(
-        "row", names, [None] * len(hours), none, none, none, none, none, [*hours], late_disposition="diverted", **more
-    )
+    return Fold(names, [None] * len(hours), none, none, none, none, none, [*hours], late_disposition="diverted", **more)
 
 
 FEW: Hours = [[1, 5, 0, 1], [2, 9, 0, 0]]

@@ -36,7 +36,7 @@ def test_a_substream_name_may_contain_any_character(driver: Driver, job_name: st
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None))
     driver(driver.store.begin(job_name, run, 0))
     driver(driver.store.stage(job_name, run, 0, PartitionReport(3, dict.fromkeys(odd, 5), dict.fromkeys(odd, 2))))
-    account = BatchAccounting("row", tuple(odd), (replace(NO_ROWS, on_time=1, late=1),) * len(odd))
+    account = BatchAccounting(tuple(odd), (replace(NO_ROWS, on_time=1, late=1),) * len(odd))
     driver(driver.store.commit(job_name, run, 0, account))
     rows = driver(driver.store.reads.substreams(job_name)).rows
     assert {row.substream: (row.reported, row.rows) for row in rows} == dict.fromkeys(
@@ -156,7 +156,7 @@ def test_counters_at_their_maximum_do_not_fail_a_commit(driver: Driver, job_name
         for partition in range(3):
             report = PartitionReport(partition, {"s0": batch_id + 5}, {"s0": most})
             driver(driver.store.stage(job_name, run, batch_id, report))
-        account = BatchAccounting("row", names, (replace(NO_ROWS, on_time=most),) * len(names))
+        account = BatchAccounting(names, (replace(NO_ROWS, on_time=most),) * len(names))
         assert driver(driver.store.commit(job_name, run, batch_id, account)).state.watermark == batch_id + 5
     assert driver(driver.store.reads.status(job_name)).summary.counts.on_time <= 2**63 - 1
 
@@ -166,7 +166,7 @@ def test_sums_of_counts_are_exact(driver: Driver, job_name: str) -> None:
     run = Run("q", "c", "r")
     driver(driver.store.configure(job_name, JobConfig(LimitingLag(0)), {}, None))
     driver(driver.store.begin(job_name, run, 0))
-    account = BatchAccounting("row", ("a", "b"), (replace(NO_ROWS, late=2**53 - 1), replace(NO_ROWS, late=2**53 - 2)))
+    account = BatchAccounting(("a", "b"), (replace(NO_ROWS, late=2**53 - 1), replace(NO_ROWS, late=2**53 - 2)))
     driver(driver.store.commit(job_name, run, 0, account))
     assert driver(driver.store.reads.status(job_name)).summary.counts.late == 2**54 - 3
 

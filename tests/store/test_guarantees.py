@@ -169,7 +169,7 @@ def test_a_repeated_commit_counts_no_row_twice(make: Make) -> None:
     """A client repeats a commit whose answer was lost."""
     job = make()
     job.do("begin", RUN, 0, now=0)
-    account = BatchAccounting("row", ("a",), (replace(NO_ROWS, on_time=3, late=2),))
+    account = BatchAccounting(("a",), (replace(NO_ROWS, on_time=3, late=2),))
     assert [job.do("commit", RUN, 0, account, now=now).applied for now in (1, 2)] == [True, False]
     assert job.read("status", now=2).summary.counts == replace(NO_ROWS, on_time=3, late=2)
 

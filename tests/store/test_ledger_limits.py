@@ -33,7 +33,7 @@ class Account:
         machine, store, job, batch = self.twin.machine, self.twin.store, self.twin.job, self.batch_id
         max_event_times = dict.fromkeys([name for name in hours if not name.startswith("?")], 1)
         counts = (replace(NO_ROWS, on_time=1),) * len(hours)
-        account = BatchAccounting("row", tuple(hours), counts, disposition, tuple(hours.values()))
+        account = BatchAccounting(tuple(hours), counts, disposition, tuple(hours.values()))
         self.twin.both(lambda: machine.begin(RUN, batch, 0), store.begin(job, RUN, batch, now_ms=0))
         self.twin.both(
             lambda: machine.stage(RUN, batch, PartitionReport(0, max_event_times), 0),

@@ -113,7 +113,7 @@ def write(driver: Driver, name: str) -> None:
             times = {"a": batch * HOUR + 1, "b": batch * HOUR + 2}
             driver(store.stage(job, committed, batch, PartitionReport(0, times, {"a": 5, "b": 2}, delays=delays)))
             counts = (replace(NO_ROWS, on_time=5, late=batch), replace(NO_ROWS, on_time=2))
-            driver(store.commit(job, committed, batch, BatchAccounting("row", ("a", "b"), counts)))
+            driver(store.commit(job, committed, batch, BatchAccounting(("a", "b"), counts)))
         driver(store.begin(job, opened, 0))
         driver(store.stage(job, opened, 0, PartitionReport(1, {"c": 100}, {"c": 1})))
         driver(store.actions.declare(job, "q", ["d", "e"]))

@@ -91,7 +91,7 @@ async def batch(store: JobStore, job: str, is_committed: bool) -> None:
     if is_committed:
         counts = tuple(replace(NO_ROWS, on_time=5, late=1) for _ in NAMES)
         hours = tuple(((number % 50, 6, 0, 1),) for number in range(SIZE))
-        accounting = BatchAccounting("pinned_watermark", tuple(NAMES), counts, "diverted", hours)
+        accounting = BatchAccounting(tuple(NAMES), counts, "diverted", hours)
         await store.commit(job, RUN, 0, accounting, reported=2 * SIZE, now_ms=2)
     else:
         await store.begin(job, RUN, 1, now_ms=2)

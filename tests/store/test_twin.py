@@ -262,7 +262,7 @@ class Twins(RuleBasedStateMachine):
             attributed = tuple(hours[: len(rows)])
             # With `more`, all hours together are reported for the job, too.
             every = () if more is None else (*more, *(of_hour for of_each in attributed for of_hour in of_each))
-            account = BatchAccounting("row", tuple(rows), tuple(rows.values()), disposition, attributed, every)
+            account = BatchAccounting(tuple(rows), tuple(rows.values()), disposition, attributed, every)
         effect = self.execute("commit", run, batch, account, waited_ms=waited, reported=reported, token=token)
         if effect is not None and effect.applied:
             self.record_commit(run.query, now)

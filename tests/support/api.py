@@ -87,7 +87,7 @@ def batch(
     if not open_:
         columns = rows or {"on_time": [40] * len(max_event_times), "late": [2] * len(max_event_times)}
         none = {"null_event_time": [0] * len(max_event_times)}
-        counted = {"rule": "pinned_watermark", "substreams": list(max_event_times), **none, **columns}
+        counted = {"substreams": list(max_event_times), **none, **columns}
         http.post(f"{path}:commit", json={**RUN, "rows": counted}).raise_for_status()
 
 
@@ -100,7 +100,7 @@ def commit_rows(http: httpx.Client, path: str, batch_id: int, **rows: Any) -> No
     of_batch = RUN | {"query": "q", "batch_id": batch_id, "partition": 0}
     assert http.post(f"{path}:report", json=body | {"batch": of_batch}).status_code == 200
     none = [0] * len(names)
-    rows = {"rule": "row", "on_time": none, "late": none, "null_event_time": none} | rows
+    rows = {"on_time": none, "late": none, "null_event_time": none} | rows
     answer = http.post(f"{batch}:commit", json=RUN | {"rows": rows})
     assert answer.status_code == 200, answer.text
 

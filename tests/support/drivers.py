@@ -23,7 +23,7 @@ def fold(**max_event_times: int) -> Fold:
     """Return the fold of one row for each substream."""
     names = list(max_event_times)
     none = [0] * len(names)
-    return Fold("by row", names, list(max_event_times.values()), [1] * len(names), none, none, none, none)
+    return Fold(names, list(max_event_times.values()), [1] * len(names), none, none, none, none)
 
 
 def on_files(checkpoint: Checkpoint, procedure: Procedure[Result]) -> Result:

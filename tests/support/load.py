@@ -77,7 +77,7 @@ class Client:
                 self._call("POST", ":report", report)
                 none = [0] * len(SUBSTREAMS)
                 rows = {"substreams": SUBSTREAMS, "on_time": [1, 1], "late": none, "null_event_time": none}
-                self._call("POST", f"/queries/q/batches/{batch}:commit", RUN | {"rows": {"rule": "row", **rows}})
+                self._call("POST", f"/queries/q/batches/{batch}:commit", RUN | {"rows": {**rows}})
                 return
             except _NotConfirmed as refused:
                 self.problems.append(str(refused))

@@ -173,4 +173,4 @@ def accounting(event_times: EventTimes, pinned_watermark: int | None) -> BatchAc
         counts.append(RowCounts(on_time=len(times) - len(late), late=len(late)))
         all_of, late_of = (Counter(time // HOUR for time in some) for some in (times, late))
         hours.append(tuple((hour, rows, 0, late_of[hour]) for hour, rows in all_of.items()))
-    return BatchAccounting("pinned_watermark", tuple(event_times), tuple(counts), "diverted", tuple(hours))
+    return BatchAccounting(tuple(event_times), tuple(counts), "diverted", tuple(hours))

@@ -131,7 +131,7 @@ def fold_of(rows: Mapping[str, list[int]], pinned_watermark: int | None) -> Fold
     late = [sum(pinned_watermark is not None and at < pinned_watermark for at in times) for times in rows.values()]
     none = [0] * len(rows)
     names, count = list(rows), [len(times) for times in rows.values()]
-    return Fold("by row", names, [max(times) for times in rows.values()], count, none, late, none, none)
+    return Fold(names, [max(times) for times in rows.values()], count, none, late, none, none)
 
 
 def _end_with_stdin() -> None:

@@ -80,7 +80,6 @@ class BatchAccounting:
     if ``hours`` is incomplete.
     """
 
-    rule: str
     substreams: tuple[str, ...]
     counts: tuple[RowCounts, ...]
     late_disposition: LateDisposition = "dropped"

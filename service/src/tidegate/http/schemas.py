@@ -25,7 +25,6 @@ from tidegate.views.types import (
     Request,
     RowsByHour,
     SubstreamsRequest,
-    Text,
     WaitMs,
     check_equal_lengths,
 )
@@ -37,9 +36,6 @@ ROW_COLUMNS = ("on_time", "late", "null_event_time", "updated", "future", "hours
 class RowAccounting(Request):
     """The rows of a batch by row class, in columns with a value for each substream."""
 
-    rule: Text = Field(
-        min_length=1, max_length=100, description="Rule by which rows are classified.", examples=["pinned_watermark"]
-    )
     substreams: Names = Field(description="Names of the substreams.", examples=[["HNL", "ORD"]])
     on_time: Column[Count] = Field(
         description="Rows at or above the pinned watermark. With windows: rows whose windows are all open.",
@@ -116,7 +112,7 @@ class RowAccounting(Request):
         counts = tuple(RowCounts(*row) for row in zip(*columns, strict=True))
         hours = tuple(tuple(rows or ()) for rows in self.hours or ())
         return BatchAccounting(
-            self.rule, tuple(self.substreams), counts, self.late_disposition, hours, tuple(self.all_hours or ())
+            tuple(self.substreams), counts, self.late_disposition, hours, tuple(self.all_hours or ())
         )
 
 

@@ -207,7 +207,7 @@ def accounting_pieces(query: str, given: BatchAccounting | None) -> Pieces:
 
 def _accounting(query: str, accounting: BatchAccounting | None) -> dict[str, Any]:
     """Return the rows of a batch: ``counts`` by class, and rows by hour for the job and its substreams."""
-    accounting = accounting or BatchAccounting("", (), ())
+    accounting = accounting or BatchAccounting((), ())
     counts = {name: [*map(attrgetter(name), accounting.counts)] for name in ROW_CLASSES}
     of_each = [
         (place, *of_hour) for place, hours in enumerate(accounting.hours, start=1) for of_hour in _distinct(hours)

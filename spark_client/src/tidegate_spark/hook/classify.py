@@ -55,14 +55,6 @@ class RowClassifier:
     lateness: int = 0
 
     @property
-    def rule(self) -> str:
-        """The rule by which rows are classified, as the coordinator stores it with the row counts."""
-        if self.frame is None:
-            return "row: event_time < pinned watermark"
-        end = f"end + {self.lateness}" if self.lateness else "end"
-        return f"window: {end} <= pinned watermark"
-
-    @property
     def on_time_from(self) -> int:
         """The lowest event time of on-time rows."""
         return self._cut(0)

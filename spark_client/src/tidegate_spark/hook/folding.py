@@ -207,7 +207,7 @@ def posting(reporter: Reporter, method: FoldMethod) -> Callable[[Iterator[pa.Rec
 def _fold_of(folded: Folded, method: FoldMethod) -> Fold:
     method.add_hours(folded)
     classifier = method.classifier
-    return Fold(rule=classifier.rule, late_disposition=classifier.late_disposition, **folded)
+    return Fold(late_disposition=classifier.late_disposition, **folded)
 
 
 def _columns_of(folded: pa.Table | pa.RecordBatch) -> Folded:

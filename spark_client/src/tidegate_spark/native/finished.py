@@ -158,7 +158,7 @@ class FinishedBatches:
         protocol = self.session.protocol
         acknowledged = self.session.run(protocol.registration.progress()).batch_id
         if documents and (acknowledged is None or acknowledged < batch_id):
-            fold = Fold.merge([Fold(**document["fold"]) for document in documents])
+            fold = Fold.merge([Fold.stored(document["fold"]) for document in documents])
             if fold.is_too_large():
                 self.session.row_warnings.counted_together(batch_id)
             watermark_ms: int = documents[0]["watermark_ms"]

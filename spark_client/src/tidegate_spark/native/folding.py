@@ -115,11 +115,6 @@ class Folding:
         watermark_ms = 0 if judging is None else judging.watermark_ms
         return PartitionFold(self, f"{FOLDS}/{batch_id}.{run}.{partition}", planned_ms, watermark_ms, latest)
 
-    @property
-    def rule(self) -> str:
-        """The rule by which Spark classifies rows, as the coordinator stores it with the counts."""
-        return "row: event_time <= Spark's watermark" if self.frame is None else "window: end <= Spark's watermark"
-
     def late_below(self, watermark_ms: int) -> int:
         """Return the lowest event time, in microseconds, that is not late by Spark's watermark.
 
@@ -228,7 +223,6 @@ class PartitionFold:
         count = len(found["rows"])
         by_key = zip(*keys, strict=True) if keys else [()] * count
         return Fold(
-            rule=self._folding.rule,
             substream=[name_of(values) for values in zip(*keys, strict=True)] if keys else [WHOLE] * count,
             max_event_time=[None if micros is None else micros // MICROS for micros in found["max_event_time"]],
             rows=found["rows"],

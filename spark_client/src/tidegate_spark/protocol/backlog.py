@@ -40,7 +40,7 @@ class BacklogBatch:
     @classmethod
     def of(cls, document: Document) -> "BacklogBatch":
         """Return the batch stored in a document."""
-        stored, fold = StoredPinnedWatermark(**document["stored"]), Fold(**document["fold"])
+        stored, fold = StoredPinnedWatermark(**document["stored"]), Fold.stored(document["fold"])
         return cls(**{**document, "stored": stored, "fold": fold})
 
     def save(self) -> Procedure[None]:

@@ -1,8 +1,8 @@
 """The fold of a batch: its rows, reduced to one entry per substream."""
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self
 
 from tidegate_spark.batch import ROW_CLASSES
@@ -31,7 +31,6 @@ class Fold:
     """The fold of a batch: columns of equal length, with one entry per substream.
 
     Attributes:
-        rule: The rule by which the rows were classified, as the coordinator stores it.
         substream: Names of the substreams.
         max_event_time: Highest credible event time; None if no row has one.
         rows: Number of rows.
@@ -45,7 +44,6 @@ class Fold:
         late_disposition: Whether late rows are dropped or diverted.
     """
 
-    rule: str
     substream: list[str]
     max_event_time: list[int | None]
     rows: list[int]
@@ -59,8 +57,13 @@ class Fold:
     late_disposition: LateDisposition = "dropped"
 
     @classmethod
+    def stored(cls, document: Mapping[str, Any]) -> Self:
+        """Return the fold in a document of a checkpoint. Members that an earlier version wrote may be gone."""
+        return cls(**{member.name: document[member.name] for member in fields(cls) if member.name in document})
+
+    @classmethod
     def merge(cls, folds: Sequence[Self]) -> Self:
-        """Return the fold of all rows of one or more folds with the same rule."""
+        """Return the fold of all rows of one or more folds."""
         max_event_times: dict[str, int | None] = {}
         counts: dict[str, list[int]] = {}
         hours: dict[str, list[Hours]] = {}
@@ -74,7 +77,6 @@ class Fold:
                 counts[name] = [*map(sum, zip(counts.get(name, [0] * len(counted)), counted, strict=True))]
         columns = zip(("rows", *CLASSES), map(list, zip(*counts.values(), strict=True)), strict=True)
         return cls(
-            rule=folds[0].rule,
             late_disposition=folds[0].late_disposition,
             substream=list(max_event_times),
             max_event_time=list(max_event_times.values()),
@@ -160,4 +162,4 @@ class Fold:
         return self._counts(self.substream, {"on_time": on_time, **columns})
 
     def _counts(self, substreams: list[str], columns: dict[str, list[int]]) -> dict[str, Any]:
-        return {"rule": self.rule, "substreams": substreams, "late_disposition": self.late_disposition, **columns}
+        return {"substreams": substreams, "late_disposition": self.late_disposition, **columns}

@@ -1,34 +1,28 @@
 """``tidegate keys``, and a coordinator that requires keys."""
 
 import json
-import os
-import subprocess
-import sys
 import time
+from contextlib import chdir
 from pathlib import Path
 
 import httpx
+from typer.testing import CliRunner, Result
 
 from tests.support.serve import fails
+from tidegate.__main__ import cli
 from tidegate_spark.testing import CoordinatorProcess
 
 
-def keys(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tidegate", "keys", *arguments],
-        cwd=directory,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def keys(directory: Path, *arguments: str, **environment: str) -> Result:
+    with chdir(directory):
+        return CliRunner(env=environment).invoke(cli, ["keys", *arguments])
 
 
 def test_the_life_of_a_key(tmp_path: Path) -> None:
     """A key is created, used, listed, rotated and revoked. No list contains a secret."""
     file = str(tmp_path / "keys.json")
     made = keys(tmp_path, "create", "spark", "--role", "report", "--prefix", "flights", TIDEGATE_KEYS_FILE=file)
-    assert made.returncode == 0, made.stderr
+    assert made.exit_code == 0, made.stderr
     [key] = made.stdout.splitlines()
     assert "spark with the role report for jobs flights*" in made.stderr
     listed = keys(tmp_path, "list", "--file", file)
@@ -50,13 +44,13 @@ def test_the_life_of_a_key(tmp_path: Path) -> None:
         [admin] = keys(tmp_path, "create", "boss", "--role", "admin", *limits, "--file", file).stdout.splitlines()
         time.sleep(2)
         used = keys(tmp_path, "list", "--used", "--url", process.url, TIDEGATE_TOKEN=admin)
-        assert used.returncode == 0, used.stderr
+        assert used.exit_code == 0, used.stderr
         [boss] = [line for line in used.stdout.splitlines() if line.startswith("boss")]
         assert "requests_per_s 50, burst 200, jobs 3" in boss and boss.split()[-1] == "never"
         refused = keys(tmp_path, "list", "--used", "--url", process.url, TIDEGATE_TOKEN="")
-        assert (refused.returncode, "Set TIDEGATE_TOKEN" in refused.stderr) == (1, True)
-    assert keys(tmp_path, "revoke", "boss", "--file", file).returncode == 0
-    assert keys(tmp_path, "revoke", "spark", "--file", file).returncode == 0
+        assert (refused.exit_code, "Set TIDEGATE_TOKEN" in refused.stderr) == (1, True)
+    assert keys(tmp_path, "revoke", "boss", "--file", file).exit_code == 0
+    assert keys(tmp_path, "revoke", "spark", "--file", file).exit_code == 0
     assert "has no keys" in fails(tmp_path, TIDEGATE_KEYS_FILE=file)
 
 
@@ -69,10 +63,10 @@ def test_an_error_is_one_line(tmp_path: Path) -> None:
         (("list", "--file", "keys.json"), "Cannot read keys.json"),
     ):
         ended = keys(tmp_path, *arguments)
-        assert ended.returncode == 1
+        assert ended.exit_code == 1
         [line] = ended.stderr.splitlines()
         assert expected in line
-    assert keys(tmp_path, "create", "spark", "--role", "king", "--file", "keys.json").returncode == 2
+    assert keys(tmp_path, "create", "spark", "--role", "king", "--file", "keys.json").exit_code == 2
     assert list(tmp_path.iterdir()) == []
 
 

@@ -47,7 +47,7 @@ def check(job: JobMachine, pending: dict[int, list[int]]) -> None:
 @pytest.mark.parametrize(
     ("left", "right"),
     [
-        pytest.param(left, right, marks=[pytest.mark.fuzz] if left + right > 5 else [])
+        pytest.param(left, right, marks=[pytest.mark.fuzz] if left + right > 4 else [])
         for left, right in list(product(range(4), repeat=2))[1:]
     ],
 )

@@ -80,9 +80,7 @@ def test_on_a_steady_stream_the_target_is_reached_at_little_more_than_the_best_f
     assert statistics.fmean(costs) <= 1.25
 
 
-@pytest.mark.parametrize(
-    "law", [pytest.param(law, marks=[] if law == "exponential" else pytest.mark.fuzz) for law in LAWS]
-)
+@pytest.mark.parametrize("law", [pytest.param(law, marks=pytest.mark.fuzz) for law in LAWS])
 def test_completeness_recovers_soon_after_delays_have_tripled(law: str) -> None:
     """Completeness is measured after 2000 more events, of which 20 exceed the target."""
     change, soon, after = 20_000, 2_000, 20_000

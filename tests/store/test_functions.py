@@ -95,6 +95,7 @@ def test_a_call_keeps_nothing_for_the_next_call(driver: Driver, job_name: str) -
     assert driver(driver.store.sweep(other, now_ms=200)).watermark == 1000
 
 
+@pytest.mark.slow
 def test_the_memory_of_decoded_configurations_is_bounded(driver: Driver, job_name: str) -> None:
     """Redis does not count this memory against maxmemory, and a client that may configure one job can send many."""
 

@@ -146,7 +146,9 @@ COMMANDS: dict[str, tuple[JobConfig, str, Command]] = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "configure" else pytest.mark.slow) for name in COMMANDS]
+)
 def test_no_call_takes_much_longer_than_a_report(driver: Driver, job_name: str, name: str) -> None:
     """A command of one large job must not block the jobs of others, as a report of all its substreams would."""
     config, query, command = COMMANDS[name]

@@ -39,18 +39,29 @@ def serve(
     ] = False,
 ) -> None:
     """Run the coordinator. Environment variables TIDEGATE_<NAME> contain its settings."""
-    # Other commands must not wait for the web framework, so it is imported here.
+    # Neither another command nor an invalid setting must wait for the web framework, so it is imported here.
+    from tidegate.settings import SettingsError, load_settings
+
+    try:
+        settings = load_settings()
+    except SettingsError as error:
+        raise _refused(error) from None
+
     from tidegate.auth.keys import KeysUnusable
     from tidegate.runtime.traces import CannotTrace
     from tidegate.server import CannotServe, serve
-    from tidegate.settings import SettingsError
     from tidegate.store.connection import StoreUnavailable
 
     try:
-        serve(insecure=insecure, stop_with_stdin=stop_with_stdin)
-    except (CannotServe, CannotTrace, KeysUnusable, SettingsError, StoreUnavailable) as error:
-        typer.echo(f"tidegate: {error}", err=True)
-        raise typer.Exit(1) from None
+        serve(settings, insecure=insecure, stop_with_stdin=stop_with_stdin)
+    except (CannotServe, CannotTrace, KeysUnusable, StoreUnavailable) as error:
+        raise _refused(error) from None
+
+
+def _refused(error: Exception) -> typer.Exit:
+    """Print an error on one line, and return the exit with its status."""
+    typer.echo(f"tidegate: {error}", err=True)
+    return typer.Exit(1)
 
 
 @cli.command(rich_help_panel="Service")

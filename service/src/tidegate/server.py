@@ -26,7 +26,7 @@ from tidegate.app import create_app, store_servers
 from tidegate.auth.keyring import Keyring
 from tidegate.http.connection import Connection, Connections
 from tidegate.runtime.logs import configure
-from tidegate.settings import LOOPBACK, Settings, load_settings
+from tidegate.settings import LOOPBACK, Settings
 from tidegate.store import shared
 from tidegate.store.checks import check_all, reachable
 from tidegate.store.connection import without_password
@@ -53,20 +53,19 @@ class CannotServe(Exception):
     """Raised when the service cannot start or continue. The message is one line that says what to do."""
 
 
-def serve(*, insecure: bool, stop_with_stdin: bool) -> None:
+def serve(settings: Settings, *, insecure: bool, stop_with_stdin: bool) -> None:
     """Serve until a signal, the end of standard input or the end of the embedded Valkey stops the server.
 
     Args:
+        settings: Settings of the service.
         insecure: Whether to allow addresses other than loopback without keys.
         stop_with_stdin: Whether to stop at the end of standard input.
 
     Raises:
         CannotServe: If the address, a file or the embedded Valkey cannot be used, or if the embedded Valkey ends.
         KeysUnusable: If the key file cannot be used.
-        SettingsError: If a setting is not valid.
         StoreUnavailable: If Redis cannot be used.
     """
-    settings = load_settings()
     _configure_logs(settings)
     keyring = _keyring(settings, insecure)
     _on_end_signals(lambda *_: sys.exit(0))

@@ -134,7 +134,8 @@ def test_damaged_jobs_hide_no_other(own: LocalCoordinator) -> None:
         for job, damage in damaged.items():
             DAMAGES[damage](redis, job_key(job))
         redis.sadd("tidegate:jobs", "no hash", "", b"no text \xff")
-        redis.zadd("tidegate:sweeps", {**dict.fromkeys(damaged, 1), "no hash": 1, b"no text \xff": 1, "sound": 2})
+        due: dict[str | bytes, int] = {"no hash": 1, b"no text \xff": 1, "sound": 2, **dict.fromkeys(damaged, 1)}
+        redis.zadd("tidegate:sweeps", due)
         listed = read(http, "/v1/jobs")
         assert ([job["job"] for job in listed["jobs"]], listed["unreadable"]) == (["sound"], list(damaged))
         assert 'tidegate_job_max_event_timestamp_seconds{job_name="sound"} 0.1' in http.get("/metrics").text

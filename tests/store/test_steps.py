@@ -20,8 +20,8 @@ from tidegate.domain.errors import EventTimeMissing, InvalidConfig
 from tidegate.domain.job import ANY_VERSION, Run
 from tidegate.domain.policies import LimitingLag, LimitingLagAndLull, TargetCompleteness
 from tidegate.store import functions, pieces, servers
-from tidegate.store.compiled import compile_config
 from tidegate.store.functions import StepsLost
+from tidegate.store.jobs import compile_config
 from tidegate.store.keyspace import SWEEPS, job_key, key_of
 from tidegate.store.library import ENTRIES
 

@@ -14,8 +14,7 @@ from redis.exceptions import RedisError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidegate import __version__
-from tidegate.auth.keyring import Keyring
-from tidegate.auth.revocation import Revocation
+from tidegate.auth.keyring import Keyring, Revocation
 from tidegate.auth.sessions import Sessions
 from tidegate.auth.usage import KeyUsage
 from tidegate.auth.watermark_tokens import Tokens

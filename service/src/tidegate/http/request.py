@@ -17,8 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from tidegate.auth.callers import Caller
-from tidegate.auth.keyring import Keyring
-from tidegate.auth.revocation import Revocation
+from tidegate.auth.keyring import Keyring, Revocation
 from tidegate.auth.roles import Role
 from tidegate.auth.sessions import Sessions
 from tidegate.auth.usage import KeyUsage

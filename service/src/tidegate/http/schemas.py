@@ -11,7 +11,7 @@ from tidegate.domain.batches import BeginOptions
 from tidegate.domain.completeness import ENTRIES_KEPT, BatchAccounting, LateDisposition, RowCounts, sum_by_hour
 from tidegate.domain.job import PinnedWatermark
 from tidegate.store.pieces import Pieces, accounting_pieces, direct_pieces, partition_pieces
-from tidegate.views.queries import QUERY_ID
+from tidegate.views.substreams import QUERY_ID
 from tidegate.views.types import (
     BatchNumber,
     Column,

@@ -24,7 +24,7 @@ from tidegate.http.request import CallerOf, Context, ContextOf, JobId, allowed
 from tidegate.page.layout import PageRoute, layout, read_form
 from tidegate.page.render import render
 from tidegate.store.jobs import JobActions, JobStore
-from tidegate.views.explain import read_explanation
+from tidegate.views.status import read_explanation
 from tidegate.views.types import Id
 
 Form = Mapping[str, str]

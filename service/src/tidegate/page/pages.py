@@ -18,13 +18,11 @@ from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound
 from tidegate.domain.views import WORST_FIRST
 from tidegate.http.call import call_of, caller_of
 from tidegate.http.request import CallerOf, Context, ContextOf, JobId, allowed
-from tidegate.page import sections
 from tidegate.page.actions import ACTIONS
 from tidegate.page.charts import Scales
-from tidegate.page.job_list import JobListSelection, job_list
 from tidegate.page.layout import PageRoute, layout
 from tidegate.page.render import render
-from tidegate.page.sections import Sections
+from tidegate.page.sections import JobListSelection, Sections, job_list, job_sections
 from tidegate.views.job_page import JobPageSelection
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -47,7 +45,7 @@ async def job_page(
     request: Request, job: JobId, context: ContextOf, caller: CallerOf, view: JobViewOf, did: str = ""
 ) -> Response:
     """Show one job: its watermark, the holder, and the actions that the caller may use."""
-    shown = await sections.job(context, caller, job, view, Scales())
+    shown = await job_sections(context, caller, job, view, Scales())
     action = ACTIONS.get(did)
     parameters = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "did"])
     values = {"job": job, "result": action.result if action else "", "live": f"/jobs/{job}/live?{parameters}"}
@@ -96,7 +94,7 @@ async def job_live(
     scales = Scales()
 
     async def read() -> Sections:
-        return await sections.job(context, caller, job, view, scales)
+        return await job_sections(context, caller, job, view, scales)
 
     await context.store.read_watermark(job)  # raises an error before the stream starts if the job does not exist
     changes = context.wakeups.follow(job, None, POLL_S, context.usage.waiting(caller.key))

@@ -16,8 +16,8 @@ from redis.exceptions import RedisError
 from tidegate import __version__
 from tidegate.domain.config import LIMITS
 from tidegate.domain.views import SubstreamStatus
+from tidegate.store.functions import ServerState
 from tidegate.store.replies import Status
-from tidegate.store.states import ServerState
 
 NAMESPACE = "tidegate"
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)

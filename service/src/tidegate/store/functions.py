@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,13 +37,22 @@ class StepsLost(RedisError):
     """Raised when the record of a command in steps is gone: the job was reset, or Redis has lost its last writes."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """The state of a server: its address ("" for the only server), its buckets, and the error of a failed check."""
+
+    server: str
+    buckets: int
+    error: RedisError | None
+
+
 class Functions:
     """The functions of a store, called by the names of their commands.
 
     ``unattended_after_ms``: see :class:`~tidegate.domain.job.JobState`. ``sweep_interval_ms`` is the shortest time
-    between two sweeps of a job. ``guard`` rejects times of a Redis clock that
-    jumped ahead. ``around`` is called with the name of each command, and returns the context in which the command runs.
-    ``clock`` replaces the time of Redis in tests and returns Unix milliseconds.
+    between two sweeps of a job. ``guard`` rejects times of a Redis clock that jumped ahead. ``around`` is called with
+    the name of each command, and returns the context in which the command runs. ``clock`` replaces the time of Redis in
+    tests and returns Unix milliseconds.
     """
 
     def __init__(
@@ -260,6 +270,19 @@ class Functions:
         return [
             of_call or of_write for of_call, of_write in zip(failed[: len(calls)], failed[len(calls) :], strict=True)
         ]
+
+    async def states(self) -> list[ServerState]:
+        """Check each server, and return its state.
+
+        Raises:
+            RedisError: If the only server does not answer.
+        """
+        states: dict[str, ServerState] = {}
+        for bucket, error in zip(self.servers.keys.buckets, await self.check_each(), strict=True):
+            name = self.servers.server_of(bucket)
+            state = states.get(name) or ServerState(name, 0, None)
+            states[name] = ServerState(name, state.buckets + 1, state.error or error)
+        return [*states.values()]
 
     async def due(self, by_ms: Sequence[int | RedisError], limit: int, lease_ms: int) -> list[list[str] | RedisError]:
         """Record that a coordinator serves the jobs of each bucket, and take its due jobs, earliest first.

@@ -5,6 +5,7 @@ A command has the name, the errors and the result of its function in :mod:`tideg
 """
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,22 +15,22 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tidegate.domain.batches import DEFAULTS, PINNED_WATERMARKS_KEPT, BeginOptions
-from tidegate.domain.config import JobConfig
+from tidegate.domain.config import JobConfig, Throttle
 from tidegate.domain.errors import DomainError
 from tidegate.domain.history import NO_AUDIT, AuditInfo
 from tidegate.domain.job import ANY_VERSION, ConfigVersion, Run, TokenClaim
+from tidegate.domain.policies import Policy
 from tidegate.domain.results import Begun, Effect, JobWatermark
+from tidegate.domain.values import declarations
 from tidegate.store import replies
 from tidegate.store.clock import ClockGuard
-from tidegate.store.compiled import compile_config
-from tidegate.store.functions import AroundCommand, Functions, record, reply_of, unobserved
+from tidegate.store.functions import AroundCommand, Functions, ServerState, record, reply_of, unobserved
 from tidegate.store.keyspace import TOMBSTONES_KEPT
 from tidegate.store.merging import Merging, PendingReport
 from tidegate.store.pieces import Pieces
 from tidegate.store.reads import JobReads
 from tidegate.store.replies import Configured, Watched
 from tidegate.store.servers import OneServer, Servers, raise_first
-from tidegate.store.states import ServerState, server_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +414,7 @@ class JobStore:
 
     async def states(self) -> list[ServerState]:
         """Return the state of each server."""
-        return await server_states(self._functions)
+        return await self._functions.states()
 
     async def check(self) -> None:
         """Raise RedisError if no server runs the functions and accepts writes."""
@@ -439,3 +440,37 @@ class JobStore:
         self, command: str, job: str, now_ms: int | None, pieces: Pieces | None = None, **arguments: Any
     ) -> Effect:
         return replies.command_result(await self._functions.run(command, job, now_ms, pieces, **arguments))
+
+
+DERIVED = ("follows_clock", "initial_lag", "limit", "accepts_watermarks", "late_share", "enough", "window", "slide")
+"""Derived values of a policy or a throttle that the functions need in addition to its parameters."""
+
+UNUSED = ("max_lag_ms",)
+"""Settings that the functions do not need, because they change neither a watermark nor a record."""
+
+
+def compile_config(config: JobConfig) -> str:
+    """Return the JSON text for the functions in Redis.
+
+    ``policies`` contains the policy of the job, then the policies of the overrides with the ``pieces`` of their
+    patterns.
+    """
+    compiled = {
+        "policies": [
+            _record(config.policy),
+            *(
+                {**_record(override.policy), "pieces": re.split(r"\*+", override.pattern)}
+                for override in config.overrides
+            ),
+        ],
+        "throttle": _record(config.throttle),
+        "expected_queries": list(config.expected_queries),
+        **{name: getattr(config, name) for name in declarations(config) if name not in UNUSED},
+        "freezes_idle": config.freezes_idle or None,
+    }
+    return json.dumps({name: value for name, value in compiled.items() if value is not None})
+
+
+def _record(strategy: Policy | Throttle) -> dict[str, Any]:
+    values = {name: getattr(strategy, name, None) for name in (*declarations(strategy), *DERIVED)}
+    return {"type": strategy.type, **{name: value for name, value in values.items() if value is not None}}

@@ -13,19 +13,19 @@ from tidegate.domain.views import SubstreamStatus
 from tidegate.store import replies
 from tidegate.times import ROUND_MS
 from tidegate.views.completeness import Completeness, CurveSelection, completeness_of_job
-from tidegate.views.explain import Explanation, explanation_of
 from tidegate.views.history import FILTERS, RECORD_ID, HistoryRecord, fold, records_page
 from tidegate.views.late import LateRows, late_rows
-from tidegate.views.queries import QueryTable, query_table
 from tidegate.views.reader import Reader
-from tidegate.views.status import JobStatus, SubstreamCounts, job_status
+from tidegate.views.status import Explanation, JobStatus, SubstreamCounts, explanation_of, job_status
 from tidegate.views.substreams import (
     CURSOR,
     Column,
     FoundSubstreams,
     Position,
+    QueryTable,
     Selection,
     SubstreamTable,
+    query_table,
     read_substreams,
     slowest_substreams,
     substream_table,

@@ -1,4 +1,4 @@
-"""The status of a job, and of all jobs."""
+"""The status of a job and of all jobs, and what holds the watermark of a job."""
 
 import logging
 
@@ -7,9 +7,9 @@ from pydantic import Field, ValidationError
 from tidegate.domain.completeness import RowCounts
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.job import Hold
-from tidegate.domain.views import Health
-from tidegate.store.replies import Status
-from tidegate.views.config import ConfigDocument
+from tidegate.domain.views import ExplainedHolder, Health, explain
+from tidegate.store.replies import Snapshot, Status
+from tidegate.views.config import ConfigDocument, stored_config
 from tidegate.views.reader import Reader
 from tidegate.views.types import STORED, Answer, attributes
 from tidegate.views.watermark import WatermarkState
@@ -141,3 +141,38 @@ async def read_job_list(reader: Reader, prefix: str, after: str, limit: int) -> 
     if following is not None:
         unreadable = [job for job in unreadable if job < following]
     return JobList(jobs=jobs[:limit], next=following, unreadable=unreadable)
+
+
+class Explanation(WatermarkState):
+    """The holders of a watermark, and the next step of the throttle."""
+
+    holders: list[ExplainedHolder] = Field(
+        description="Holders. The first holder holds the watermark now. Each further holder would hold it without the "
+        "holders before it in the list. Empty if the watermark has no holder."
+    )
+    next_step: int | None = Field(
+        description="Value that the merged watermark must reach before the coalesced watermark moves. Null if any "
+        "advance moves it.",
+        examples=[1357556400000],
+    )
+
+
+async def read_explanation(reader: Reader, job: str, limit: int) -> Explanation:
+    """Return the explanation of a watermark, with its first ``limit`` holders.
+
+    Raises:
+        JobNotFound: If the job does not exist.
+        JobDeleted: If the job was deleted.
+    """
+    return explanation_of(reader, job, await reader.store.reads.held(job, limit), limit)
+
+
+def explanation_of(reader: Reader, job: str, snapshot: Snapshot, limit: int) -> Explanation:
+    """Return the explanation of a job's watermark from a snapshot of the job."""
+    state = snapshot.job(stored_config(snapshot.config))
+    explanation = explain(state, state.now_ms, limit)
+    return Explanation(
+        **reader.members(job, explanation.state),
+        holders=explanation.holders,
+        next_step=explanation.next_step,
+    )

@@ -25,8 +25,8 @@ from tidegate.http.problems import Problem
 from tidegate.http.request import CallerOf, Context, ContextOf, allowed, while_connected
 from tidegate.runtime.metrics import job_metrics, replica_metrics, store_metrics, substream_metrics
 from tidegate.store.connection import is_failed_function
+from tidegate.store.functions import ServerState
 from tidegate.store.replies import Status
-from tidegate.store.states import ServerState
 from tidegate.views.types import Answer
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from tidegate.http.schemas import (
     RunReference,
 )
 from tidegate.runtime.logs import identify
-from tidegate.views.queries import BatchStatus, read_batch
+from tidegate.views.substreams import BatchStatus, read_batch
 from tidegate.views.types import attributes
 from tidegate.views.watermark import CommandResult
 

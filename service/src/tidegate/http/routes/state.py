@@ -16,10 +16,17 @@ from tidegate.http.bodies import json_answer
 from tidegate.http.call import call_of
 from tidegate.http.request import CallerOf, ContextOf, JobId, SubstreamName, SubstreamQuery, allowed, while_connected
 from tidegate.views.completeness import Completeness, CurveSelection, read_completeness
-from tidegate.views.explain import Explanation, read_explanation
 from tidegate.views.late import LateRows, read_late
-from tidegate.views.queries import QueryTable, read_queries
-from tidegate.views.substreams import CURSOR, Column, Selection, SubstreamTable, read_substreams
+from tidegate.views.status import Explanation, read_explanation
+from tidegate.views.substreams import (
+    CURSOR,
+    Column,
+    QueryTable,
+    Selection,
+    SubstreamTable,
+    read_queries,
+    read_substreams,
+)
 from tidegate.views.watermark import WaitResult
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])

@@ -1,6 +1,6 @@
 -- @include values
 -- The data of a job and of its queries, read once and written once in a command, and the configuration of the job
--- (tidegate.store.compiled).
+-- (tidegate.store.jobs).
 --
 -- job has numbers and texts, which are stored together as one packed field. job.now is the processing time of the last
 -- command. job.unattended is the total time in which no coordinator ran, since the job was created. job.outages is the

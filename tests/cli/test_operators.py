@@ -6,20 +6,23 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from tests.cli.conftest import Run
 from tests.support.api import CONFIG, RUN
 from tests.support.driver import Driver
 from tests.support.waiting import until
 from tidegate import __version__
+from tidegate.__main__ import cli
 from tidegate.auth import keyring
 from tidegate.auth.roles import Role
-from tidegate.cli import options
+from tidegate.cli import history, options
 from tidegate.cli.coordinator import Coordinator
 from tidegate.domain.history import AuditInfo
 from tidegate.store.embedded import EmbeddedValkey
@@ -231,12 +234,56 @@ def test_eviction_undoes_done(run: Run, http: httpx.Client, job_name: str) -> No
 def test_watch_continues_after_records_of_other_kinds(tidegate: CoordinatorProcess, flights: str, run: Run) -> None:
     """The position moves with records that `--kind` omits, so that a reconnection does not start far behind."""
     with closing(Coordinator(tidegate.url).events(flights, None, kind=["emission"])) as events:
-        position, name, _ = next(events)
-        assert name == "state"
+        state = next(event for event in events if event.data)
+        assert state.event == "state"
         run("evict", flights, "HNL", "--reason", "closed")
-        following, name, data = next(events)
-    assert (name, data) == ("", {})
-    assert following > position
+        position = next(event for event in events if event.id != state.id)
+    assert position.data == ""
+    assert position.id > state.id
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "JSON"])
+def test_watch_tries_again_while_the_coordinator_cannot_serve(
+    monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
+) -> None:
+    """A restart of Redis must not end a script that follows a job. The end of the job does, with status 0."""
+    received: list[str | None] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, kind, body = 200, "application/json", b"{}"
+            if "watch" in self.path:
+                received.append(self.headers.get("Last-Event-ID"))
+                status, kind, body = ANSWERS[len(received) - 1]
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            monkeypatch.setenv("TIDEGATE_URL", f"http://127.0.0.1:{server.server_port}")
+            monkeypatch.setattr(history, "RECONNECT_S", 0.01)
+            ended = CliRunner().invoke(cli, ["watch", "j", *form])
+        finally:
+            server.shutdown()
+            thread.join()
+    assert (ended.exit_code, received) == (0, [None, None, "7"])
+    assert "[store_unavailable]" in ended.stderr
+    assert "deleted" in ended.stdout.splitlines()[-1]
+
+
+ANSWERS = (
+    (503, "application/problem+json", b'{"code": "store_unavailable", "detail": "Redis does not answer."}'),
+    (200, "text/event-stream", b"id: 7\n\n: no record\n\n"),
+    (200, "text/event-stream", b"id: 9\nevent: deleted\ndata: {}\n\n"),
+)
 
 
 def test_watch_prints_events(tidegate: CoordinatorProcess, http: httpx.Client, flights: str) -> None:

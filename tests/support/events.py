@@ -1,12 +1,12 @@
 """A client of server-sent events."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from httpx_sse import EventSource
 
 
 @dataclass(frozen=True)
@@ -20,22 +20,13 @@ class Events:
     """The events of a response; ``last_id`` is the id from which a client resumes."""
 
     def __init__(self, response: httpx.Response) -> None:
-        self.response, self._lines, self.last_id = response, response.iter_lines(), ""
+        self.response, self._events, self.last_id = response, EventSource(response).iter_sse(), ""
 
     def __iter__(self) -> Iterator[Event]:
-        name, data = "", ""
-        for line in self._lines:
-            field, _, value = line.partition(": ")
-            if field == "id":
-                self.last_id = value
-            elif field == "event":
-                name = value
-            elif field == "data":
-                data = value
-            elif not line:
-                if data:
-                    yield Event(self.last_id, name, json.loads(data))
-                name, data = "", ""
+        for event in self._events:
+            self.last_id = event.id
+            if event.data:
+                yield Event(event.id, event.event, event.json())
 
     def take(self, number: int) -> list[Event]:
         """Return the next ``number`` events."""

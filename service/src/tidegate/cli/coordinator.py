@@ -1,6 +1,5 @@
 """Calls of the command line to a coordinator."""
 
-import json
 import os
 import re
 from collections.abc import Generator, Mapping, Sequence
@@ -13,6 +12,7 @@ from tidegate.escapes import visible
 
 if TYPE_CHECKING:
     import httpx
+    from httpx_sse import ServerSentEvent
 
 REFUSED, USAGE, NOT_REACHED, NO_ANSWER = 1, 2, 3, 4
 """Exit statuses: refused by the coordinator, wrong command line, goal not reached, no answer."""
@@ -110,39 +110,33 @@ class Coordinator:
             with self._client(read_s) as http:
                 response = http.request(method, path, params=given, json=json, headers=headers)
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            reason = str(error) or type(error).__name__
-            raise NoAnswer(f"No answer from {self.url} ({reason}); check TIDEGATE_URL.") from None
+            raise self._unreached(error) from None
         return self._content(response)
 
-    def events(self, job: str, last_id: str | None, **parameters: Any) -> Generator[tuple[str, str, dict[str, Any]]]:
-        """Yield the id, name and data of each event of a job, until the connection ends.
+    def events(self, job: str, last_id: str | None, **parameters: Any) -> "Generator[ServerSentEvent]":
+        """Yield each event of a job, until the connection ends. Exit if the call is refused.
 
-        A position without an event, after records of other kinds, has an empty name. A reconnection continues there.
+        An event without data is a position, after records of other kinds. A reconnection continues there.
 
         Raises:
-            httpx.TransportError: If the connection fails.
+            NoAnswer: If the connection fails, or the coordinator cannot serve the call at this time.
         """
+        import httpx
+        from httpx_sse import EventSource
+
         headers = {} if last_id is None else {"Last-Event-ID": last_id}
         path = f"/v1/jobs/{segment('job', job)}/watermark:watch"
-        with self._client() as http, http.stream("GET", path, headers=headers, params=parameters) as response:
-            if not response.is_success:
-                response.read()
-                try:
+        try:
+            with self._client() as http, http.stream("GET", path, headers=headers, params=parameters) as response:
+                if not response.is_success:
+                    response.read()
                     self._content(response)
-                except NoAnswer as error:
-                    _fail(str(error), NO_ANSWER)
-            event_id, name, data = last_id or "", "", ""
-            for line in response.iter_lines():
-                field, _, value = line.partition(": ")
-                if field == "id":
-                    event_id = value
-                elif field == "event":
-                    name = value
-                elif field == "data":
-                    data = value
-                elif not line and (data or event_id):
-                    yield event_id, name, json.loads(data or "{}")
-                    name, data = "", ""
+                yield from EventSource(response).iter_sse()
+        except httpx.TransportError as error:
+            raise self._unreached(error) from None
+
+    def _unreached(self, error: Exception) -> NoAnswer:
+        return NoAnswer(f"No answer from {self.url} ({error or type(error).__name__}); check TIDEGATE_URL.")
 
     def _client(self, read_s: float = READ_S) -> "httpx.Client":
         import httpx
@@ -182,7 +176,7 @@ class Coordinator:
         if status == codes.UNAUTHORIZED:
             detail += f" Set TIDEGATE_TOKEN to a key of {self.url}."
         line = f"{detail} [{content['code']}]"
-        if status in (codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE, codes.GATEWAY_TIMEOUT):
+        if status in (codes.TOO_MANY_REQUESTS, codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE, codes.GATEWAY_TIMEOUT):
             raise NoAnswer(line)
         _fail(line, REFUSED)
 

@@ -1,6 +1,7 @@
 """Commands that follow a job over time: history, watch, wait."""
 
 import json
+import math
 import time as clock
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ MAX_POLL_S = 60.0
 ANSWER_S = 30.0
 RECONNECT_S = 1.0
 PATIENCE_S = 600.0
-"""Longest time without an answer in a wait, as in the Python client."""
+"""Longest time without an answer, as in the Python client."""
 
 
 def history(
@@ -76,29 +77,37 @@ def _watermark_then(movement: Mapping[str, Any] | None, now_ms: int) -> str:
 
 
 def watch(job: Job, kind: Kinds = None, url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
-    """Show new records of a job until Ctrl-C. After a reconnection, the command shows the missed records."""
-    import httpx
+    """Show new records of a job until its deletion or Ctrl-C. After a reconnection, show the missed records.
 
+    While no coordinator answers, the command tries again, for at most ten minutes. Then it exits with status 4.
+    """
     coordinator = Coordinator(url)
     coordinator.job("GET", job)
-    last_id: str | None = None
+    last_id, answered = None, clock.monotonic()
     while True:
         try:
-            for event_id, name, data in coordinator.events(job, last_id, kind=kind or []):
-                last_id = event_id
-                if not name:
+            for event in coordinator.events(job, last_id, kind=kind or []):
+                last_id, answered = event.id or last_id, clock.monotonic()
+                if not event.data:
                     continue
                 if as_json:
-                    typer.echo(json.dumps({"event": name, **data}))
+                    typer.echo(json.dumps({"event": event.event, **event.json()}))
                 else:
-                    _show_event(name, data)
-                if name == "deleted":
+                    _show_event(event.event, event.json())
+                if event.event == "deleted":
                     return
-        except httpx.TransportError as error:
-            typer.echo(f"tidegate: {error or type(error).__name__}; connecting again.", err=True)
+        except NoAnswer as error:
+            _try_again(error, answered)
         except KeyboardInterrupt:
             return
         clock.sleep(RECONNECT_S)
+
+
+def _try_again(error: NoAnswer, answered: float) -> None:
+    """Show why there was no answer. Exit if there was none since the monotonic time ``answered`` plus ten minutes."""
+    typer.echo(f"tidegate: {visible(str(error))}", err=True)
+    if clock.monotonic() - answered > PATIENCE_S:
+        raise typer.Exit(NO_ANSWER) from None
 
 
 def _show_event(name: str, data: Mapping[str, Any]) -> None:
@@ -138,10 +147,7 @@ def wait(
             parameters = {"at_least": at_least, "timeout_s": poll_s, "force": force}
             result = coordinator.attempt("GET", path, poll_s + ANSWER_S, parameters)
         except NoAnswer as error:
-            silent_s = clock.monotonic() - answered
-            typer.echo(f"tidegate: {visible(str(error))}", err=True)
-            if left_s == 0 or silent_s > PATIENCE_S:
-                raise typer.Exit(NO_ANSWER) from None
+            _try_again(error, answered if left_s else -math.inf)  # after the timeout, there is no other attempt
             clock.sleep(min(RECONNECT_S, left_s))
             continue
         answered = clock.monotonic()

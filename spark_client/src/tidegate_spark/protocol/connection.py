@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from httpx_sse import ServerSentEvent
+
 from tidegate_spark.clock import Clock
 from tidegate_spark.config import JobConfig
 from tidegate_spark.protocol.coordinator import Coordinator
@@ -57,6 +59,6 @@ class JobConnection:
         """Run a procedure of :attr:`calls` outside of any query."""
         return run_call(procedure, self._transport.send, self.clock)
 
-    def lines(self, path: str, headers: Mapping[str, str]) -> Iterator[str]:
-        """Yield the lines of an answer as they arrive; see :meth:`HttpTransport.lines`."""
-        return self._transport.lines(path, headers)
+    def events(self, path: str, headers: Mapping[str, str]) -> Iterator[ServerSentEvent]:
+        """Yield the server-sent events of an answer as they arrive; see :meth:`HttpTransport.events`."""
+        return self._transport.events(path, headers)

@@ -1,7 +1,6 @@
 """The events of a job: a stream that connects again when its connection ends."""
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -28,13 +27,12 @@ def watch(connection: JobConnection, kind: Sequence[str]) -> Iterator[dict[str, 
     last_id, failed_at, attempts = "", clock.monotonic(), 0
     while True:
         reason = "the stream has ended"
-        lines = connection.lines(path, {"Last-Event-ID": last_id} if last_id else {})
         try:
-            for event_id, name, data in _parsed(lines, last_id):
-                last_id, attempts = event_id, 0
-                if data:
-                    yield {"event": name, **json.loads(data)}
-                if name == "deleted":
+            for event in connection.events(path, {"Last-Event-ID": last_id} if last_id else {}):
+                last_id, attempts = event.id or last_id, 0
+                if event.data:  # otherwise the event is a position, after records of other kinds
+                    yield {"event": event.event, **event.json()}
+                if event.event == "deleted":
                     return
         except NoAnswer as error:
             reason = str(error)
@@ -51,15 +49,3 @@ def watch(connection: JobConnection, kind: Sequence[str]) -> Iterator[dict[str, 
         if left_s <= 0 and attempts > 1:
             raise CoordinatorUnavailable(f"watch {connection.job}: no answer from the coordinator ({reason}).", reason)
         clock.sleep(policy.pause_s(attempts, max(left_s, 0.0), 0.0))
-
-
-def _parsed(lines: Iterable[str], last_id: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the id, name and data of each server-sent event. An event without data is a position in the stream."""
-    event = {"id": last_id, "event": "", "data": ""}
-    for line in lines:
-        field, _, value = line.partition(": ")
-        if field in event:
-            event[field] = value
-        elif not line:
-            yield event["id"], event["event"], event["data"]
-            event |= {"event": "", "data": ""}

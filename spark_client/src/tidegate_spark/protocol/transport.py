@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
+from httpx_sse import EventSource, ServerSentEvent
 
 from tidegate_spark.errors import InvalidUsage, refusal_of
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
@@ -15,7 +16,7 @@ _KEY = re.compile(r"[\x21-\x7e]+")
 
 CONNECT_S = 5.0
 SILENCE_S = 60.0
-"""Maximum time in seconds between two lines of a stream. The coordinator sends a line at least every 15 seconds."""
+"""Maximum time in seconds between two lines of events. The coordinator sends a line at least every 15 seconds."""
 
 
 class HttpTransport:
@@ -58,8 +59,8 @@ class HttpTransport:
             raise NoAnswer(f"{self._url}: {error or type(error).__name__}") from error
         return Response(response.status_code, response.content, response.headers.get("Retry-After"))
 
-    def lines(self, path: str, headers: Mapping[str, str]) -> Iterator[str]:
-        """Yield the lines of an answer to GET as they arrive.
+    def events(self, path: str, headers: Mapping[str, str]) -> Iterator[ServerSentEvent]:
+        """Yield the server-sent events of an answer to GET as they arrive.
 
         Raises:
             Refused: If the coordinator refuses the request.
@@ -70,7 +71,7 @@ class HttpTransport:
             with self._connected().stream("GET", self._url + path, headers=dict(headers), timeout=timeout) as response:
                 if not response.is_success:
                     raise refusal_of(response.status_code, response.read())
-                yield from response.iter_lines()
+                yield from EventSource(response).iter_sse()
         except httpx.TransportError as error:
             raise NoAnswer(f"{self._url}: {error or type(error).__name__}") from error
 

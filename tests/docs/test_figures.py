@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.tools.drawing import clicks, moving
+from docs.tools.drawing import clicks
 from docs.tools.drawing.merges import least_lags
 from docs.tools.drawing.paint import digest_of, drawn_from
 from docs.tools.drawing.scenes import SCENES, THROTTLED
@@ -21,11 +21,6 @@ def test_the_figure_of_a_scene_is_current(name: str) -> None:
 
 def test_the_figure_of_the_merges_is_current() -> None:
     assert drawn_from(DOCS / "figures" / "merges.svg") == digest_of(repr(least_lags()))
-
-
-def test_the_animated_figure_is_current() -> None:
-    """The figure is a pure function of the run, so its text is compared."""
-    assert (DOCS / "figures" / "moving.svg").read_text() == moving.draw(moving.SCENE.play())
 
 
 def test_the_animated_figure_is_static_if_the_reader_prefers_reduced_motion() -> None:

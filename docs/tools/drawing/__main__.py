@@ -1,8 +1,11 @@
-"""Draw all figures of the docs: ``python -m docs.tools.drawing``."""
+"""Draw the figures of the docs that change with the machine: ``python -m docs.tools.drawing``.
+
+``moving.svg`` is an animation of one run, which is not drawn again.
+"""
 
 from pathlib import Path
 
-from docs.tools.drawing import clicks, moving, paint
+from docs.tools.drawing import clicks, paint
 from docs.tools.drawing.merges import least_lags
 from docs.tools.drawing.scenes import SCENES, THROTTLED
 
@@ -18,8 +21,6 @@ def main() -> None:
         else:
             paint.timeline(scene.play(), path)
         print(path.name)
-    moving.write(FIGURES / "moving.svg")
-    print("moving.svg")
     paint.bounds(least_lags(), FIGURES / "merges.svg")
     print("merges.svg")
     paint.completeness(clicks.measured(), clicks.told(), clicks.LAGS, FIGURES / "completeness.svg")

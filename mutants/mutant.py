@@ -1,42 +1,21 @@
-"""A deliberate defect and the tests that must catch it."""
+"""Deliberate defects, as patches with the tests that must catch them."""
 
+import email
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
-FULL_TIER = tuple(f"tests/{name}/" for name in ("clusters", "faults", "fuzz", "images", "page", "scale", "spark"))
-"""Directories with tests of the full tier only."""
-
-
-class Guarantee(StrEnum):
-    """The guarantees of Tidegate, and access control."""
-
-    MONOTONE = "Monotone"
-    SAFE = "Safe"
-    COMMITTED = "Committed"
-    REPLAY_EXACT = "Replay-exact"
-    IDEMPOTENT = "Idempotent"
-    IDLENESS = "Evidence-based idleness"
-    LIVE = "Live"
-    EXACT = "Exact"
-    ACCESS = "Access"
-
-
-OF_STATE = frozenset(
-    {
-        Guarantee.MONOTONE,
-        Guarantee.SAFE,
-        Guarantee.COMMITTED,
-        Guarantee.REPLAY_EXACT,
-        Guarantee.IDEMPOTENT,
-        Guarantee.IDLENESS,
-    }
-)
+PATCHES = Path(__file__).parent / "patches"
+OF_STATE = ("Monotone", "Safe", "Committed", "Replay-exact", "Idempotent", "Evidence-based idleness")
 """The guarantees about the state of a job, which the simulation checks."""
+SIMULATED = ("domain-", "client-")
+"""Prefixes of the defects of programs that the simulation runs. The functions in Lua have the defects of the domain."""
 
 
 class MutantError(Exception):
-    """The mutant cannot be checked; the message names it."""
+    """Raised when a mutant cannot be checked. The message names it."""
 
 
 @dataclass(frozen=True)
@@ -44,57 +23,56 @@ class Mutant:
     """A defect: one change to one file.
 
     Attributes:
-        name: Name for ``make mutants ONLY=<name>``.
+        patch: The file with the change. Its head has the other attributes.
         defect: The behaviour of the changed program, in one sentence.
         guarantee: The guarantee that the defect breaks.
-        file: Path of the file, relative to the root of the repository.
-        old: Text to replace; it occurs exactly once in the file.
-        new: Text that replaces ``old``.
         tests: pytest arguments (paths or node ids), of which at least one test must fail.
-        unseen: Why the simulation cannot find the defect within a minute; empty if it must find the defect.
+        unseen: Why the simulation cannot find the defect within a minute. Empty if it must find the defect.
     """
 
-    name: str
+    patch: Path
     defect: str
-    guarantee: Guarantee
-    file: str
-    old: str
-    new: str
+    guarantee: str
     tests: tuple[str, ...]
-    unseen: str = ""
+    unseen: str
+
+    @classmethod
+    def read(cls, patch: Path) -> "Mutant":
+        """Return the mutant in a file."""
+        head = email.message_from_string(patch.read_text(encoding="utf-8"))
+        return cls(patch, head["Defect"], head["Guarantee"], tuple(head.get_all("Test", ())), head.get("Unseen", ""))
 
     @property
-    def concerns_state(self) -> bool:
-        """Whether the defect breaks a guarantee about state, which the simulation checks."""
-        return self.guarantee in OF_STATE
+    def name(self) -> str:
+        """The name for ``make mutants ONLY=<name>``."""
+        return self.patch.stem
 
-    def changed(self, text: str) -> str:
-        """Return the text of the file with the defect.
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the simulation must find the defect, or the head of the patch says why it cannot."""
+        return self.guarantee in OF_STATE and self.name.startswith(SIMULATED)
+
+    def apply(self, tree: Path, *options: str) -> None:
+        """Apply the change to a tree, with options of ``git apply``.
 
         Raises:
-            MutantError: If the old text does not occur exactly once, or the result is not valid Python.
+            MutantError: If the change does not apply.
         """
-        count = text.count(self.old)
-        if count != 1:
-            raise MutantError(
-                f"{self.name}: the old text occurs {count} times in {self.file}, expected once; update the mutant."
-            )
-        changed = text.replace(self.old, self.new)
-        if self.file.endswith(".py"):
-            try:
-                compile(changed, self.file, "exec")
-            except SyntaxError as error:
-                raise MutantError(f"{self.name}: the new text is not valid Python ({error}); fix it.") from None
-        return changed
+        command = ["git", "apply", *options, str(self.patch)]
+        ended = subprocess.run(command, cwd=tree, capture_output=True, text=True)
+        if ended.returncode:
+            raise MutantError(f"{self.name} does not apply; update {self.patch.name}: {ended.stderr.strip()}")
 
-    def check(self, root: Path) -> None:
-        """Raise MutantError unless the mutant can be applied to the tree at ``root``."""
-        path = root / self.file
-        if not path.is_file():
-            raise MutantError(f"{self.name}: {self.file} does not exist; update the mutant.")
-        self.changed(path.read_text(encoding="utf-8"))
+    @contextmanager
+    def applied(self, tree: Path) -> Iterator[None]:
+        """Apply the change to a tree, and undo it afterwards."""
+        self.apply(tree)
+        try:
+            yield
+        finally:
+            self.apply(tree, "--reverse")
 
 
-def tier(test: str) -> str:
-    """Return the tier in which a test runs: ``default`` or ``full``."""
-    return "full" if test.startswith(FULL_TIER) else "default"
+def mutants() -> list[Mutant]:
+    """Return all mutants by name."""
+    return [Mutant.read(patch) for patch in sorted(PATCHES.glob("*.patch"))]

@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -149,12 +148,12 @@ class Copy:
 
     def outcome(self, mutant: Mutant) -> Outcome:
         """Apply a mutant, run its tests, and undo it."""
-        with self._applied(mutant):
+        with mutant.applied(self.folder):
             return judge(mutant, self.pytest(mutant.tests, TIMEOUT_S))
 
     def search(self, mutant: Mutant) -> Found:
         """Apply a mutant, run the simulation until it finds a violation or a minute has passed, and undo the mutant."""
-        with self._applied(mutant):
+        with mutant.applied(self.folder):
             run = self._run([*_SIMULATION, "--minutes", str(SEARCH_S / 60)], 5 * SEARCH_S)
         violation = _VIOLATION.search(run.output)
         if violation is not None:
@@ -162,16 +161,6 @@ class Copy:
             detail = "" if without.status == 0 else f"the seed has a violation without the mutant:\n{without.end()}"
             return Found(mutant, float(violation[2]), int(violation[1]), violation[3], detail)
         return Found(mutant, run.seconds, detail="" if run.status == 0 else run.end())
-
-    @contextmanager
-    def _applied(self, mutant: Mutant) -> Iterator[None]:
-        path = self.folder / mutant.file
-        text = path.read_text(encoding="utf-8")
-        path.write_text(mutant.changed(text), encoding="utf-8")
-        try:
-            yield
-        finally:
-            path.write_text(text, encoding="utf-8")
 
 
 def _stop(process: "subprocess.Popen[str]") -> str:

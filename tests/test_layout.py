@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from mutants.__main__ import MUTANTS
-from mutants.mutant import Mutant
-
 ROOT = Path(__file__).parents[1]
 SERVICE = ROOT / "service" / "src" / "tidegate"
 CLIENT = ROOT / "spark_client" / "src" / "tidegate_spark"
@@ -214,9 +211,3 @@ def test_test_folders_share_helpers_only_through_support(file: Path) -> None:
         if parts[0] == "tests":
             assert parts[1] in ("support", here), f"{file} imports {module}"
             assert not parts[-1].startswith("test_"), f"{file} imports the tests of {module}"
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_mutant_can_be_applied(mutant: Mutant) -> None:
-    """`make mutants` stops at a defect whose text is no longer in the code."""
-    mutant.check(ROOT)

@@ -129,7 +129,8 @@ class Driver:
     def memory(self) -> Hashable:
         """Return a value of what the run knows: the fields of its objects, and what the current batch has learned."""
         protocol = self.protocol
-        objects = protocol, protocol.calls, protocol.registration, protocol.batches, protocol.backlog
+        registration = protocol.registration
+        objects = protocol, protocol.calls, registration, registration.begun, protocol.batches, protocol.backlog
         fields = [(name, repr(value)) for each in objects for name, value in vars(each).items() if _is_plain(value)]
         return hash((self.run, self._learned, self.pending is None, tuple(fields)))
 

@@ -129,7 +129,7 @@ def test_an_outage_of_one_job_is_not_one_of_the_next(driver: Driver, job_name: s
     driver(store.sweep(job_name, now_ms=5000))
     driver(store.sweep(f"{job_name}-other", now_ms=5001))
     kinds = {
-        job: [record.kind for _, record in driver(store.reads.history(job, limit=10)).records]
+        job: [record.kind for _, record in driver(store.reads.history(job, most=10)).records]
         for job in (job_name, f"{job_name}-other")
     }
     assert "unattended" in kinds[job_name]

@@ -4010,7 +4010,7 @@ commands.due = function()
 -- reply  jobs (the taken jobs, earliest first)
 local now = clock.now()
 clock.attend(now)
-local jobs = redis.call('ZRANGE', key.sweeps, '-inf', args.by_ms, 'BYSCORE', 'LIMIT', 0, args.limit)
+local jobs = redis.call('ZRANGE', key.sweeps, '-inf', args.by_ms, 'BYSCORE', 'LIMIT', 0, args.most)
 for _, job in ipairs(jobs) do redis.call('ZADD', key.sweeps, now + args.lease_ms, job) end
 return {map = {jobs = jobs}}
 end
@@ -4048,7 +4048,7 @@ commands.explain = function()
 -- reply  config (JSON), unattended_ms, max_watermark, coalesced_watermark_since_ms, watermark_since_ms,
 --        retention (parts/history), holds, open_batches, substreams, queries (of these batches and substreams)
 local job, number = state.job, values.number
-local limit = args.limit
+local limit = args.most
 reply.load()
 evaluate.sweep_for_read()
 
@@ -4116,7 +4116,7 @@ commands.history = function()
 -- reply  records, oldest (the oldest record kept; empty: no records); records are entries of the stream
 clock.load()
 return emission.watermark_state({
-  records = redis.call('XREVRANGE', key.journal, args.last, args.first, 'COUNT', args.limit),
+  records = redis.call('XREVRANGE', key.journal, args.last, args.first, 'COUNT', args.most),
   oldest = redis.call('XRANGE', key.journal, '-', '+', 'COUNT', 1)})
 end
 commands.hold = function()
@@ -4736,7 +4736,7 @@ local function with_holder(listed)
 end
 
 local members, is_complete, slowest, rows = args.members, false, {}, {}
-if membership.count() <= (args.limit or 0) then
+if membership.count() <= (args.most or 0) then
   members, is_complete = membership.all(), true
 elseif args.slowest then
   slowest = find_slowest()
@@ -4781,7 +4781,7 @@ commands.timeline = function()
 -- args   interval_ms, limit (number of samples)
 -- reply  samples (texts, see parts/timeline)
 clock.load()
-return emission.watermark_state({samples = redis.call('LRANGE', key.timeline(args.interval_ms), -args.limit, -1)})
+return emission.watermark_state({samples = redis.call('LRANGE', key.timeline(args.interval_ms), -args.most, -1)})
 end
 commands.watch = function()
 -- Sweep a job, and return its records after a record that the client has.
@@ -4795,7 +4795,7 @@ local found = reply.finish()
 local known = args.after and redis.call('XRANGE', key.journal, args.after, args.after) or {}
 found.map.newest = redis.call('XREVRANGE', key.journal, '+', '-', 'COUNT', 1)[1][1]
 found.map.known = known
-found.map.records = #known > 0 and redis.call('XRANGE', key.journal, '(' .. args.after, '+', 'COUNT', args.limit) or {}
+found.map.records = #known > 0 and redis.call('XRANGE', key.journal, '(' .. args.after, '+', 'COUNT', args.most) or {}
 return found
 end
 return function(command, argument)

@@ -31,9 +31,9 @@ from tidegate.domain.evaluate import (
     is_silent,
     merged_watermark,
     observed_time,
-    outage_until,
     raise_watermark,
     reply,
+    unattended_until,
 )
 from tidegate.domain.history import NO_AUDIT, AuditInfo, Kind, named
 from tidegate.domain.job import ANY_VERSION, ConfigVersion, Hold, JobState, Query, Substream, TokenClaim
@@ -446,7 +446,7 @@ def hold(
     if job.is_complete:
         raise JobComplete()
     present = job.holds.get(hold)
-    latest_ms = max(now_ms, job.now_ms) - outage_until(job, now_ms)
+    latest_ms = max(now_ms, job.now_ms) - unattended_until(job, now_ms)
     if present is not None and present.in_force(latest_ms) and present.at_most != at_most:
         raise HoldExists(hold, present.at_most)
     advance_clock(job, now_ms)
@@ -495,7 +495,7 @@ def complete(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT, up_to: int
         if query.open:
             raise BatchOpen(name, query.latest)
     for hold in holds_in_order(job):
-        if hold.in_force(max(now_ms, job.now_ms) - outage_until(job, now_ms)):
+        if hold.in_force(max(now_ms, job.now_ms) - unattended_until(job, now_ms)):
             raise HoldActive(hold.hold, hold.at_most)
     advance_clock(job, now_ms)
     advance_coalesced(job, offer(job.config.throttle, job.max_watermark, job.coalesced_watermark, job.numbers))

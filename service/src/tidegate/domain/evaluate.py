@@ -21,12 +21,12 @@ from tidegate.domain.job import Hold, JobState, Query, Substream, SubstreamState
 from tidegate.domain.results import Holder, HoldReason, JobWatermark
 from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, by_value, described, highest, member
 
-# The clock. It never goes back. Observed time excludes outages: the time in which no coordinator ran.
+# The clock. It never goes back. Observed time excludes the time in which no coordinator ran.
 
 
 def advance_clock(job: JobState, now_ms: int) -> None:
-    """Advance the clock of the job; ignore a time in the past. An outage extends the holds that expire."""
-    lost_ms = outage_until(job, now_ms)
+    """Advance the clock of the job; ignore a time in the past. Unattended time extends the holds that expire."""
+    lost_ms = unattended_until(job, now_ms)
     if lost_ms:
         job.unattended_ms += lost_ms
         job.history.write(now_ms, Kind.UNATTENDED, unattended_ms=lost_ms)
@@ -36,16 +36,16 @@ def advance_clock(job: JobState, now_ms: int) -> None:
     job.now_ms = max(job.now_ms, now_ms)
 
 
-def outage_until(job: JobState, now_ms: int) -> int:
-    """Return the duration of an outage that a command at a time would detect; 0 if it would detect none."""
+def unattended_until(job: JobState, now_ms: int) -> int:
+    """Return the unattended time that a command at a time would detect; 0 if it would detect none."""
     gap_ms = now_ms - job.now_ms
-    is_outage = job.unattended_after_ms is not None and gap_ms > job.unattended_after_ms
+    is_unattended = job.unattended_after_ms is not None and gap_ms > job.unattended_after_ms
     # A job with a next change is swept regularly, so a longer gap shows that no coordinator ran.
-    return gap_ms if is_outage and next_change_ms(job) is not None else 0
+    return gap_ms if is_unattended and next_change_ms(job) is not None else 0
 
 
 def outage_ms(job: JobState, query: str) -> int:
-    """Return the total outage time of a query, or of the job for reports without batches."""
+    """Return the total outage of a query; for reports without batches, the unattended time of the job."""
     if query == DIRECT:
         return job.unattended_ms
     return job.queries[query].outage_ms if query in job.queries else 0
@@ -415,9 +415,9 @@ def query_deadlines(job: JobState, query: str) -> Iterator[LimitDeadline]:
 
 def batch_deadlines(job: JobState, name: str) -> Iterator[LimitDeadline]:
     """Yield the deadline after which the open batch of a query no longer holds W, if the job has this limit."""
-    limit, query = job.config.max_batch_hold_ms, job.queries[name]
-    if limit is not None and query.open and not query.released:
-        at_ms = query.begun_observed_ms + job.unattended_ms + limit
+    hold_ms, query = job.config.max_batch_hold_ms, job.queries[name]
+    if hold_ms is not None and query.open and not query.released:
+        at_ms = query.begun_observed_ms + job.unattended_ms + hold_ms
         yield LimitDeadline("max_batch_hold_ms", at_ms, needs_query_report=False)
 
 
@@ -432,11 +432,11 @@ def _changes(job: JobState) -> Iterator[int | None]:
     at, idle_timeout_ms = job.processing_time, job.config.idle_timeout_ms
     if job.evaluation_due:
         yield at.observed_ms
-    # The clock advances during an outage, so substreams that follow the clock are due after the outage.
-    after_outage = job.unattended_at_evaluation_ms not in (None, job.unattended_ms)
+    # The clock advances in unattended time, so substreams that follow the clock are due afterwards.
+    was_unattended = job.unattended_at_evaluation_ms not in (None, job.unattended_ms)
     for (query, _), substream in job.substreams.items():
         if job.polls(substream):
-            if after_outage and substream.policy.follows_clock:
+            if was_unattended and substream.policy.follows_clock:
                 yield at.observed_ms
             yield substream.policy_state.next_change_ms(substream.uncapped_watermark, at)
         if substream.counts and query == DIRECT and idle_timeout_ms is not None:

@@ -118,13 +118,14 @@ def set_each(by_partition: dict[tuple[int, str], Value], partition: int, column:
 class Query:
     """One Spark query. A batch is *open* from its begin to its commit; a query has at most one open batch.
 
-    ``outage_ms`` is the time that its runs waited for an unavailable coordinator. *Observed time* excludes this time.
-    ``idle_clock_ms`` is the observed time up to which the query is known to have processed all input.
-    ``begun_observed_ms`` is the observed time of the job at which the latest batch began. ``begun_merged`` is C
-    without the throttle at that time. The open batch and earlier batches contain all input up to the processing time
-    ``input_known_until_ms``; None if unknown. ``previous`` is the latest batch of this checkpoint when the open batch
-    began, and ``previous_open`` tells whether it was open then. ``released`` is true if the open batch no longer holds
-    W. ``retired`` is true if only a new run may continue the query.
+    ``outage_ms`` is the *outage* of the query: the time that its runs waited for the coordinator. ``waited_ms`` is the
+    part of the current run, as reported. *Observed time* excludes this time. ``idle_clock_ms`` is the observed time up
+    to which the query is known to have processed all input. ``begun_observed_ms`` is the observed time of the job at
+    which the latest batch began. ``begun_merged`` is C without the throttle at that time. The open batch and earlier
+    batches contain all input up to the processing time ``input_known_until_ms``; None if unknown. ``previous`` is the
+    latest batch of this checkpoint when the open batch began, and ``previous_open`` tells whether it was open then.
+    ``released`` is true if the open batch no longer holds W. ``retired`` is true if only a new run may continue the
+    query.
     """
 
     query_id: str
@@ -175,8 +176,8 @@ class JobState:
     """The state of one job.
 
     ``unattended_ms`` is the total time in which no coordinator ran. *Observed time* excludes this time; limits on
-    silence are in observed time, and holds expire by it. A gap between two commands is an outage if it is longer than
-    ``unattended_after_ms`` and the job had a next change. If ``unattended_after_ms`` is None, no gap is an outage, as
+    silence are in observed time, and holds expire by it. A gap between two commands is unattended if it is longer than
+    ``unattended_after_ms`` and the job had a next change. If ``unattended_after_ms`` is None, no gap is unattended, as
     in the conformance traces. ``max_substreams`` is None if the number of substreams is not limited.
 
     ``merged_highest`` is the highest merged watermark that was offered to the throttle. ``evaluation_due`` is true if a

@@ -17,7 +17,7 @@ from tidegate.domain.values import EXACT_DOUBLE, NumberRange, above, check_decla
 
 @dataclass(frozen=True, slots=True)
 class ProcessingTime:
-    """A point in processing time, by the clock and in observed time. Observed time excludes outages."""
+    """A point in processing time, by the clock and in observed time. Observed time excludes unattended time."""
 
     now_ms: int
     observed_ms: int
@@ -331,12 +331,12 @@ class WallClockState(PolicyState):
         """Return the observed time at which the clock minus ``wall_clock_lag_ms`` passes ``reached``."""
         if reached is None:
             return at.observed_ms
-        outages_ms = at.now_ms - at.observed_ms
+        unattended_ms = at.now_ms - at.observed_ms
         policy: LimitingTimestampAndWallClockLag = self.policy
-        return max(reached + policy.wall_clock_lag_ms - outages_ms, at.observed_ms + 1)
+        return max(reached + policy.wall_clock_lag_ms - unattended_ms, at.observed_ms + 1)
 
 
-# ``target_completeness``: a lag learned from the delays of rows, so that a given share of them is on time
+# ``target_completeness``: a lag learned from the delays of rows, so that a stated share of them is on time
 
 LOWEST_TARGET, HIGHEST_TARGET = 0.5, 0.999999
 ROWS_BEYOND = 10

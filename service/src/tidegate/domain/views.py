@@ -275,8 +275,8 @@ class ExplainedWatermark:
     next_step: int | None
 
 
-def explain(job: JobState, now_ms: int, limit: int = 3) -> ExplainedWatermark:
-    """Explain a job at ``now_ms`` by its first ``limit`` holders, without changing the job.
+def explain(job: JobState, now_ms: int, most: int = 3) -> ExplainedWatermark:
+    """Explain a job at ``now_ms`` by its first ``most`` holders, without changing the job.
 
     An explanation removes each holder from a copy of the job, by the same command that an operator would use. It
     therefore shows the watermarks after this command.
@@ -289,7 +289,7 @@ def explain(job: JobState, now_ms: int, limit: int = 3) -> ExplainedWatermark:
     next_step = None if last is None else trial.config.throttle.next_step(last, trial.numbers)
     holders: list[ExplainedHolder] = []
     holder = state.held_by
-    while holder is not None and len(holders) < min(limit, MAX_HOLDERS):
+    while holder is not None and len(holders) < min(most, MAX_HOLDERS):
         until = tuple(sorted(_until(trial, holder), key=lambda one: (one.at_ms, one.limit)))
         without = _remove(trial, holder, now_ms)
         members = {each.name: getattr(holder, each.name) for each in fields(Holder)}

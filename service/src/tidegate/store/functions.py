@@ -284,21 +284,21 @@ class Functions:
             states[name] = ServerState(name, state.buckets + 1, state.error or error)
         return [*states.values()]
 
-    async def due(self, by_ms: Sequence[int | RedisError], limit: int, lease_ms: int) -> list[list[str] | RedisError]:
+    async def due(self, by_ms: Sequence[int | RedisError], most: int, lease_ms: int) -> list[list[str] | RedisError]:
         """Record that a coordinator serves the jobs of each bucket, and take its due jobs, earliest first.
 
         A server that fails records nothing, so this time is an outage of its jobs.
 
         Args:
             by_ms: For each bucket, the processing time until which jobs are due, or the error of its server.
-            limit: Maximum number of jobs of a bucket.
+            most: Maximum number of jobs of a bucket.
             lease_ms: Time in milliseconds after which a taken job is due again, if it is not swept.
         """
         calls = [
             (bucket.sweeps, _call("due", bucket.of_no_job, self._argument("due", None, arguments)))
             for bucket, by in zip(self.servers.keys.buckets, by_ms, strict=True)
             if isinstance(by, int)
-            for arguments in [{"by_ms": by, "limit": limit, "lease_ms": lease_ms}]
+            for arguments in [{"by_ms": by, "most": most, "lease_ms": lease_ms}]
         ]
         answers = await self.servers.each(calls, patience_s=0)
         taken = [answer if isinstance(answer, RedisError) else reply_of(answer)["jobs"] for answer in answers]

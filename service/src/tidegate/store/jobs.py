@@ -380,9 +380,9 @@ class JobStore:
             return error
         return None
 
-    async def watch(self, job: str, known: str | None, limit: int, now_ms: int | None = None) -> Watched:
-        """Sweep a job, and return at most ``limit`` records after the record with the id ``known``."""
-        return Watched.of(await self._functions.run("watch", job, now_ms, after=known, limit=limit))
+    async def watch(self, job: str, known: str | None, most: int, now_ms: int | None = None) -> Watched:
+        """Sweep a job, and return at most ``most`` records after the record with the id ``known``."""
+        return Watched.of(await self._functions.run("watch", job, now_ms, after=known, most=most))
 
     async def due(self, by_ms: Sequence[int | RedisError]) -> list[list[str] | RedisError]:
         """Take at most ``DUE_AT_ONCE`` jobs of each bucket whose sweep is due, earliest first.

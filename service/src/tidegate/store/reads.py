@@ -71,9 +71,9 @@ class JobReads:
                     found[job] = error
         return found
 
-    async def held(self, job: str, limit: int, now_ms: int | None = None) -> Snapshot:
-        """Sweep a job, and return the data that explains its first ``limit`` holders and the next holder."""
-        return Snapshot(await self._functions.run("explain", job, now_ms, limit=limit + 1))
+    async def held(self, job: str, most: int, now_ms: int | None = None) -> Snapshot:
+        """Sweep a job, and return the data that explains its first ``most`` holders and the next holder."""
+        return Snapshot(await self._functions.run("explain", job, now_ms, most=most + 1))
 
     async def count_substreams(self, job: str) -> int:
         """Return the number of substreams, including placeholders of missing queries; 0 if the job does not exist."""
@@ -153,7 +153,7 @@ class JobReads:
         from_ms: int = 0,
         to_ms: int | None = None,
         kinds: Collection[str] = (),
-        limit: int = 100,
+        most: int = 100,
     ) -> HistoryReply:
         """Return records, latest first.
 
@@ -163,20 +163,20 @@ class JobReads:
             from_ms: Only records at or after this time.
             to_ms: Only records at or before this time.
             kinds: Only records of these kinds. If empty, records of all kinds.
-            limit: Maximum number of records.
+            most: Maximum number of records.
         """
         end = "+" if to_ms is None else str(to_ms)
         if before is not None and (to_ms is None or int(before.partition("-")[0]) <= to_ms):
             end = _end_before(before)
-        at_once = RECORDS_AT_ONCE if kinds else min(limit, RECORDS_AT_ONCE)
+        at_once = RECORDS_AT_ONCE if kinds else min(most, RECORDS_AT_ONCE)
         found: list[tuple[str, Record]] = []
         while True:
             part = HistoryReply.of(
-                await self._functions.run("history", job, limit=at_once, first=str(from_ms), last=end)
+                await self._functions.run("history", job, most=at_once, first=str(from_ms), last=end)
             )
             found += [entry for entry in part.records if not kinds or entry[1].kind in kinds]
-            if len(found) >= limit or len(part.records) < at_once:
-                return replace(part, records=found[:limit])
+            if len(found) >= most or len(part.records) < at_once:
+                return replace(part, records=found[:most])
             end = f"({part.records[-1][0]}"
 
     async def late(self, job: str, key: SubstreamKey | None = None, now_ms: int | None = None) -> LateReply:
@@ -200,15 +200,15 @@ class JobReads:
             HistoryReply.of(history),
         )
 
-    async def samples(self, job: str, interval_ms: int, limit: int, now_ms: int | None = None) -> Samples:
+    async def samples(self, job: str, interval_ms: int, most: int, now_ms: int | None = None) -> Samples:
         """Return the latest samples of a job's timeline."""
-        reply = await self._functions.run("timeline", job, now_ms, interval_ms=interval_ms, limit=limit)
+        reply = await self._functions.run("timeline", job, now_ms, interval_ms=interval_ms, most=most)
         return Samples.of(reply)
 
-    async def timelines(self, jobs: Sequence[str], interval_ms: int, limit: int) -> dict[str, list[Sample]]:
+    async def timelines(self, jobs: Sequence[str], interval_ms: int, most: int) -> dict[str, list[Sample]]:
         """Return the latest samples of each job, oldest first. A job without a readable timeline has no samples."""
         keys = [self._keys.key_of(job, "timeline", interval_ms) for job in jobs]
-        reads = [(self._keys.of_call(job), ("LRANGE", key, -limit, -1)) for job, key in zip(jobs, keys, strict=True)]
+        reads = [(self._keys.of_call(job), ("LRANGE", key, -most, -1)) for job, key in zip(jobs, keys, strict=True)]
         with self._functions.around("timelines"):
             found = await self._servers.read_each(reads)
         return {job: _samples(texts) for job, texts in zip(jobs, found, strict=True)}
@@ -225,21 +225,21 @@ class JobReads:
 
 def _page_commands(request: JobPageRequest) -> list[tuple[str, dict[str, Any]]]:
     """Return the reads of the page of a job, after a sweep."""
-    substreams: dict[str, Any] = {"members": [], "limit": ROWS_AT_ONCE, "slowest": request.slowest}
+    substreams: dict[str, Any] = {"members": [], "most": ROWS_AT_ONCE, "slowest": request.slowest}
     if request.after is not None:
         substreams["after"] = dict(zip(("watermark", "member"), request.after, strict=True))
     bins = {"more_than": ROWS_AT_ONCE, "widths": request.bin_widths_ms, "max_bins": request.bins}
     end = "+" if request.before is None else _end_before(request.before)
     return [
-        ("explain", {"limit": request.holders + 1}),
+        ("explain", {"most": request.holders + 1}),
         ("status", {}),
         ("queries", {}),
         ("completeness", {}),
         ("late", {"member": ""}),
         ("substreams", substreams),
         ("distribution", bins),
-        ("timeline", {"interval_ms": request.interval_ms, "limit": request.samples}),
-        ("history", {"first": "0", "last": end, "limit": request.records}),
+        ("timeline", {"interval_ms": request.interval_ms, "most": request.samples}),
+        ("history", {"first": "0", "last": end, "most": request.records}),
     ]
 
 

@@ -133,7 +133,7 @@ class HistoryPage(WatermarkState):
 
 
 async def read_history(
-    reader: Reader, job: str, as_of: int | None, from_ms: int, kinds: Collection[str], before: str | None, limit: int
+    reader: Reader, job: str, as_of: int | None, from_ms: int, kinds: Collection[str], before: str | None, most: int
 ) -> HistoryPage:
     """Return a page of the history of a job.
 
@@ -144,25 +144,25 @@ async def read_history(
         from_ms: Earliest processing time of records.
         kinds: Kinds of records; empty for all kinds.
         before: Cursor: the ``next`` of the previous page; None for the first page.
-        limit: Number of records per page.
+        most: Number of records per page.
 
     Raises:
         JobNotFound: If the job does not exist.
         JobDeleted: If the job was deleted.
     """
-    found = await reader.store.reads.history(job, before, from_ms, as_of, kinds, limit + 1)
+    found = await reader.store.reads.history(job, before, from_ms, as_of, kinds, most + 1)
     return HistoryPage(
         **reader.members(job, found.state),
         as_of=await _movement_in_force(reader, job, as_of),
         kept_from_ms=found.oldest_ms,
-        **records_page(found, limit),
+        **records_page(found, most),
     )
 
 
-def records_page(found: HistoryReply, limit: int) -> dict[str, Any]:
+def records_page(found: HistoryReply, most: int) -> dict[str, Any]:
     """Return the members ``records`` and ``next`` of a page."""
-    records = [HistoryRecord.of(*entry) for entry in found.records[:limit]]
-    return {"records": records, "next": records[-1].id if len(found.records) > limit else None}
+    records = [HistoryRecord.of(*entry) for entry in found.records[:most]]
+    return {"records": records, "next": records[-1].id if len(found.records) > most else None}
 
 
 def fold(records: Sequence[HistoryRecord]) -> list[list[HistoryRecord]]:
@@ -185,11 +185,11 @@ def id_after(record_id: str) -> str:
 async def _movement_in_force(reader: Reader, job: str, at_ms: int | None) -> HistoryRecord | None:
     """Return the last movement up to ``at_ms``, or None if the job has been reset since that movement."""
     history = reader.store.reads.history
-    movements = (await history(job, to_ms=at_ms, kinds=MOVEMENTS, limit=1)).records
+    movements = (await history(job, to_ms=at_ms, kinds=MOVEMENTS, most=1)).records
     if not movements:
         return None
     movement = HistoryRecord.of(*movements[0])
-    since = await history(job, from_ms=movement.at_ms, to_ms=at_ms, kinds=(Kind.ACTION,), limit=RECORDS_KEPT)
+    since = await history(job, from_ms=movement.at_ms, to_ms=at_ms, kinds=(Kind.ACTION,), most=RECORDS_KEPT)
     was_reset = any(
         action.details["action"] == "reset" and order(action_id) > order(movement.id)
         for action_id, action in since.records

@@ -163,7 +163,7 @@ async def _history(
     """Return the rows of the history, and the cursor of the next page. A filter by kind needs a read of its own."""
     if wanted.kind:
         kinds = FILTERS[wanted.kind]
-        found = await reader.store.reads.history(job, wanted.before or None, kinds=kinds, limit=RUNS_SHOWN + 1)
+        found = await reader.store.reads.history(job, wanted.before or None, kinds=kinds, most=RUNS_SHOWN + 1)
         page = records_page(found, RUNS_SHOWN)
         return [[record] for record in page["records"]], page["next"]
     page = records_page(found, RECORDS_READ)

@@ -120,14 +120,14 @@ async def read_status(reader: Reader, job: str) -> JobStatus:
     return job_status(reader, job, await reader.store.reads.status(job))
 
 
-async def read_job_list(reader: Reader, prefix: str, after: str, limit: int) -> JobList:
+async def read_job_list(reader: Reader, prefix: str, after: str, most: int) -> JobList:
     """Return a page of the jobs whose names start with ``prefix`` and sort after ``after``."""
     names = [job for job in await reader.store.reads.jobs() if job > after and job.startswith(prefix)]
     jobs: list[JobStatus] = []
     unreadable: list[str] = []
     # A job that is deleted between the two reads is missing from the second read. The loop then reads further jobs.
-    while names and len(jobs) <= limit:
-        size = limit + 1 - len(jobs)  # one more than a page, to detect whether another page follows
+    while names and len(jobs) <= most:
+        size = most + 1 - len(jobs)  # one more than a page, to detect whether another page follows
         for job, status in (await reader.store.reads.statuses(names[:size])).items():
             try:
                 if isinstance(status, Exception):
@@ -137,10 +137,10 @@ async def read_job_list(reader: Reader, prefix: str, after: str, limit: int) -> 
                 log.error("Cannot read job %s.", job, exc_info=error)
                 unreadable.append(job)
         names = names[size:]
-    following = jobs[limit - 1].job if len(jobs) > limit else None
+    following = jobs[most - 1].job if len(jobs) > most else None
     if following is not None:
         unreadable = [job for job in unreadable if job < following]
-    return JobList(jobs=jobs[:limit], next=following, unreadable=unreadable)
+    return JobList(jobs=jobs[:most], next=following, unreadable=unreadable)
 
 
 class Explanation(WatermarkState):
@@ -157,20 +157,20 @@ class Explanation(WatermarkState):
     )
 
 
-async def read_explanation(reader: Reader, job: str, limit: int) -> Explanation:
-    """Return the explanation of a watermark, with its first ``limit`` holders.
+async def read_explanation(reader: Reader, job: str, most: int) -> Explanation:
+    """Return the explanation of a watermark, with its first ``most`` holders.
 
     Raises:
         JobNotFound: If the job does not exist.
         JobDeleted: If the job was deleted.
     """
-    return explanation_of(reader, job, await reader.store.reads.held(job, limit), limit)
+    return explanation_of(reader, job, await reader.store.reads.held(job, most), most)
 
 
-def explanation_of(reader: Reader, job: str, snapshot: Snapshot, limit: int) -> Explanation:
+def explanation_of(reader: Reader, job: str, snapshot: Snapshot, most: int) -> Explanation:
     """Return the explanation of a job's watermark from a snapshot of the job."""
     state = snapshot.job(stored_config(snapshot.config))
-    explanation = explain(state, state.now_ms, limit)
+    explanation = explain(state, state.now_ms, most)
     return Explanation(
         **reader.members(job, explanation.state),
         holders=explanation.holders,

@@ -184,12 +184,12 @@ def _positions(rows: Iterable[SubstreamStatus], selection: Selection) -> Iterato
 
 
 def _table(
-    reader: Reader, job: str, table: replies.SubstreamsReply, rows: list[tuple[Position, SubstreamStatus]], limit: int
+    reader: Reader, job: str, table: replies.SubstreamsReply, rows: list[tuple[Position, SubstreamStatus]], most: int
 ) -> SubstreamTable:
     return SubstreamTable(
         **reader.members(job, table.state),
-        substreams=[row for _, row in rows[:limit]],
-        next=rows[limit - 1][0].cursor if len(rows) > limit else None,
+        substreams=[row for _, row in rows[:most]],
+        next=rows[most - 1][0].cursor if len(rows) > most else None,
     )
 
 

@@ -20,6 +20,36 @@ from tidegate_spark.protocol.retry import RetryPolicy
 STARTED = "the query has started"
 
 
+class BegunBatches:
+    """The batches that a run has begun, and what the answers prove about the declaration of the run.
+
+    Each answer shows the latest batch that the coordinator knew before the call. A coordinator that has lost the end of
+    its log may have lost the declaration, too. It has the declaration if it knew the batch that this run has begun
+    before the one that begins, or if it has committed this batch since this run first began it: both follow the
+    declaration in the log.
+    """
+
+    def __init__(self) -> None:
+        self.latest: int | None = None
+        self.before: int | None = None
+        self.was_committed = False  # whether the latest batch was committed when this run first began it
+
+    def prove_declaration(self, batch_id: int, previous_batch_id: int | None, previous_open: bool) -> bool:
+        """Record a begin, and return whether its answer proves that the coordinator has the declaration.
+
+        Args:
+            batch_id: The batch that began. A run may begin its latest batch again.
+            previous_batch_id: The latest batch that the coordinator knew. None if it knew no batch of the checkpoint.
+            previous_open: Whether that batch was open.
+        """
+        is_committed = previous_batch_id == batch_id and not previous_open
+        if batch_id != self.latest:
+            self.latest, self.before, self.was_committed = batch_id, self.latest, is_committed
+        if self.before is not None and previous_batch_id is not None and self.before <= previous_batch_id:
+            return True
+        return is_committed and not self.was_committed
+
+
 class QueryRegistration:
     """The registration of one query, which is restored after the coordinator has lost it.
 
@@ -34,9 +64,7 @@ class QueryRegistration:
         self._owns_files = owns_files
         self._progress: Progress | None = None
         self._announced_in: str | None = None
-        self._begun: int | None = None  # the latest batch that this run has begun
-        self._begun_before: int | None = None  # the batch that this run has begun before it
-        self._was_committed = False  # whether the latest batch was committed when this run first began it
+        self.begun = BegunBatches()
         self._config: JobConfig = {}
         # A job that was reset, or deleted and created again, has another state epoch. Its revision may be the same.
         self._config_version: tuple[str, int] | None = None
@@ -183,10 +211,7 @@ class QueryRegistration:
     def _declare_again(self, answer: Answer, batch_id: int, lost: bool, policy: RetryPolicy) -> Procedure[None]:
         """Declare the substreams that the program names again, unless the coordinator has the declaration.
 
-        A coordinator that has lost the end of its log may have lost the declaration. It has the declaration if it has
-        lost no commit, and knew the batch that this run has begun before when this batch first began. It also has the
-        declaration if it has committed this batch since this run first began it. The client must not declare again
-        without evidence of a loss, because an operator may have evicted a substream.
+        The client must not declare again without need, because an operator may have evicted a substream.
 
         Args:
             answer: The answer to the begin.
@@ -194,13 +219,8 @@ class QueryRegistration:
             lost: Whether the coordinator has lost a commit.
             policy: The retry policy.
         """
-        previous = answer["previous_batch_id"]
-        is_committed = previous == batch_id and not answer["previous_open"]
-        if batch_id != self._begun:
-            self._begun, self._begun_before, self._was_committed = batch_id, self._begun, is_committed
-        before = self._begun_before
-        knows_earlier = before is not None and previous is not None and before <= previous
-        if (knows_earlier or (is_committed and not self._was_committed)) and not lost:
+        has_declaration = self.begun.prove_declaration(batch_id, answer["previous_batch_id"], answer["previous_open"])
+        if has_declaration and not lost:
             return
         yield from self._calls.declare(self._settings.query, self._settings.declared, STARTED, policy=policy)
 

@@ -6,12 +6,12 @@ local job = state.job
 --
 -- A taken job is due again after args.lease_ms, unless its sweep schedules it. Coordinators therefore sweep different
 -- jobs, and another one sweeps the jobs of a coordinator that stops.
--- args   by_ms (processing time until which jobs are due), limit, lease_ms
+-- args   by_ms (processing time until which jobs are due), most (number of jobs), lease_ms
 -- reply  jobs (the taken jobs, earliest first)
 function commands.due()
   local now = clock.now()
   clock.attend(now)
-  local jobs = redis.call('ZRANGE', key.sweeps, '-inf', args.by_ms, 'BYSCORE', 'LIMIT', 0, args.limit)
+  local jobs = redis.call('ZRANGE', key.sweeps, '-inf', args.by_ms, 'BYSCORE', 'LIMIT', 0, args.most)
   for _, name in ipairs(jobs) do redis.call('ZADD', key.sweeps, now + args.lease_ms, name) end
   return {map = {jobs = jobs}}
 end

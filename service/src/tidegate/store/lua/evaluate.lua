@@ -36,7 +36,7 @@ function evaluate.exclude()
   return has_left
 end
 
--- cap: limit on watermarks that follow the clock. is_sweep: retention may act. has_left: a substream that follows the clock
+-- cap: bound of watermarks that follow the clock. is_sweep: retention may act. has_left: a substream that follows the clock
 -- became idle in this command.
 local function run(cap, is_sweep, has_left)
   if job.is_complete then return end
@@ -280,7 +280,7 @@ local function retained(has_risen, is_sweep)
   return is_sweep and sampled or nil
 end
 
--- Merge the active substreams, and move C. cap: limit on watermarks that follow the clock. is_sweep: retention may
+-- Merge the active substreams, and move C. cap: bound of watermarks that follow the clock. is_sweep: retention may
 -- act. has_left: see advancing.evaluate. Return whether retention moved C.
 function emission.merge(cap, is_sweep, has_left)
   local before, max_before = job.coalesced_watermark, job.max_watermark
@@ -339,12 +339,12 @@ end
 
 -- Return the first members of each set with their watermarks (-inf: none), slowest first. after: a member and its
 -- watermark, to return only later members; nil: from the start.
-function emission.slowest_first(sets, limit, after)
+function emission.slowest_first(sets, most, after)
   local rows = {}
   for _, set in ipairs(sets) do
     local score = after and after.watermark and after.watermark - set[2]
     local first = after and rank_after(set[1], score, after.member) or 0
-    local found = redis.call('ZRANGE', set[1], first, first + limit - 1, 'WITHSCORES')
+    local found = redis.call('ZRANGE', set[1], first, first + most - 1, 'WITHSCORES')
     for i = 1, #found, 2 do
       local value = number(found[i + 1])
       rows[#rows + 1] = {member = found[i],

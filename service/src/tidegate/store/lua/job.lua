@@ -4,12 +4,12 @@
 --
 -- job has numbers and texts, which are stored together as one packed field. job.now is the processing time of the last
 -- command. job.unattended is the total time in which no coordinator ran, since the job was created. job.outages is the
--- same since the bucket was created, as of the last command. job.observed_now is the observed time of the job,
+-- same of the bucket, since the bucket was created and as of the last command. job.observed_now is the observed time of the job,
 -- job.now - job.unattended. Limits on silence are in observed time.
 --
 -- changes describes the current command: command (its name), argument (its packed args), before (C and W before it),
 -- passed (members that a limit let C pass), is_recorded (the history has a new record), is_plain (see
--- state.look_for_rare_sets), known (see observation.known), outage, previous_now and clock (see clock.advance), held_by
+-- state.look_for_rare_sets), known (see observation.known), unattended, previous_now and clock (see clock.advance), held_by
 -- (the holder of W), queries and stored_queries (see queries.get), joined and joined_query (see joined_here in
 -- batches.lua), made_idle (number of substreams that became idle), is_unfinished (see evaluate.lua), is_step (the command
 -- may read a job in steps).

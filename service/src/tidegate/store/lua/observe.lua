@@ -23,14 +23,14 @@ local function without_event_time(members, event_times, watermarks)
 end
 
 -- Store in the record of a command for how many new members the job has room, unless `count` members fit in any case.
--- Members that open batches will add count towards the limit; placeholders do not count.
+-- Members that open batches will add count, too; placeholders do not count.
 function observation.look_for_room(record, count)
-  local limit = args.max_substreams
-  if not limit then return end
+  local capacity = args.max_substreams
+  if not capacity then return end
   local size = membership.count()
   local open = state.changes.is_plain and {} or redis.call('ZRANGE', key.open_batches, 0, -1)
   for _, query in ipairs(open) do size = size + redis.call('SCARD', key.coming(query)) end
-  if size + count > limit then record.room = limit - size + redis.call('SCARD', key.missing_queries) end
+  if size + count > capacity then record.room = capacity - size + redis.call('SCARD', key.missing_queries) end
 end
 
 -- Count the members of a query that are new. refuse_if_full() refuses the command if the job has no room for them.
@@ -373,8 +373,8 @@ end
 -- the pieces. merged(): see pool().
 function delays.phases(query, each, merged)
   return function(record)
-    local limit = merged()
-    local remain = each(record, function(piece) pool(record, piece.delayed or {}, piece.delays, limit) end)
+    local before = merged()
+    local remain = each(record, function(piece) pool(record, piece.delayed or {}, piece.delays, before) end)
     if not remain and record.pooled then store_pools(record) end
     return remain
   end, function(record)

@@ -4,10 +4,10 @@ local lowest_of, above, refuse = values.lowest_of, values.above, values.refuse
 local job, config = state.job, state.config
 local clock, schedule, reply = {}, {}, {}
 
--- The clock of a job, which never goes back. Observed time excludes outages: the time in which no coordinator ran.
+-- The clock of a job, which never goes back. Observed time excludes the time in which no coordinator ran.
 --
 -- Each command shows that a coordinator runs, and so does the sweeper of each coordinator (commands.due). A gap of more than
--- args.unattended_after_ms between two of them is an outage for every job of the bucket.
+-- args.unattended_after_ms between two of them is unattended time of every job of the bucket.
 local ATTENDED_EACH_MS = 250  -- so that most commands do not write it
 
 -- Return the processing time of this command: the time of the Redis server, unless a test sets one. Refuse a time after
@@ -22,7 +22,7 @@ function clock.now()
   return now
 end
 
--- Record that a coordinator runs, and return the total duration of the outages of the bucket. A read records nothing.
+-- Record that a coordinator runs, and return the total unattended time of the bucket. A read records nothing.
 function clock.attend(now)
   local found = redis.call('HMGET', key.attendance, 'until', 'unattended')
   local attended, total = tonumber(found[1] or nil), tonumber(found[2] or 0)
@@ -37,24 +37,24 @@ function clock.attend(now)
   return total
 end
 
--- Return the duration of the outages since the last command of the job.
-local function outage_until(now)
-  if args.now_ms then  -- a test, whose jobs have their own times: a gap between two commands of a job is an outage
+-- Return the unattended time since the last command of the job.
+local function unattended_until(now)
+  if args.now_ms then  -- a test, whose jobs have their own times: it is a gap between two commands of the job
     local gap = now - job.now
-    local is_outage = args.unattended_after_ms and gap > args.unattended_after_ms and job.next_change
-    return is_outage and gap or 0
+    local is_unattended = args.unattended_after_ms and gap > args.unattended_after_ms and job.next_change
+    return is_unattended and gap or 0
   end
   local total = clock.attend(now)
-  local outage = math.max(0, math.min(total - (job.outages or total), now - job.now))
+  local unattended = math.max(0, math.min(total - (job.outages or total), now - job.now))
   job.outages = total
-  return outage
+  return unattended
 end
 
--- Advance the clock of the job. changes.outage: the duration of the outages that this command has detected.
+-- Advance the clock of the job. changes.unattended: the unattended time that this command has detected.
 function clock.advance(now)
   state.changes.clock = {now = job.now, observed_now = job.observed_now, unattended = job.unattended, outages = job.outages}
-  local outage = outage_until(now)
-  if outage > 0 then job.unattended, state.changes.outage = job.unattended + outage, outage end
+  local unattended = unattended_until(now)
+  if unattended > 0 then job.unattended, state.changes.unattended = job.unattended + unattended, unattended end
   state.changes.previous_now = job.now
   job.now = math.max(now, job.now)
   job.observed_now = job.now - job.unattended
@@ -82,9 +82,9 @@ local function clock_driven_changes(changes)
   local member, change = lowest_of(key.next_change)
   if member then changes[#changes + 1] = math.max(change or job.observed_now, job.observed_now) end
   if redis.call('EXISTS', key.advancing, key.idle_advancing) > 0 then changes[#changes + 1] = job.observed_now + 1 end
-  -- The clock advances during an outage, so substreams that follow the clock are due after the outage.
-  local after_outage = job.unattended_at_evaluation and job.unattended_at_evaluation ~= job.unattended
-  if after_outage and redis.call('EXISTS', key.constant, key.advancing, key.idle_lagged) > 0 then
+  -- The clock advances in unattended time, so substreams that follow the clock are due afterwards.
+  local was_unattended = job.unattended_at_evaluation and job.unattended_at_evaluation ~= job.unattended
+  if was_unattended and redis.call('EXISTS', key.constant, key.advancing, key.idle_lagged) > 0 then
     changes[#changes + 1] = job.observed_now
   end
 end
@@ -95,11 +95,11 @@ local function retention_change()
   return timestamp_history.next_change(job.retention, would_be_emitted)
 end
 
--- Add the time of the first member of a set, plus a limit, to the changes. Add nothing if the limit is off.
-local function add_first(changes, name, limit)
-  if not limit then return end
+-- Add the time at which a limit acts on the first member of a set to the changes. Add nothing if the limit is off.
+local function add_first(changes, name, limit_ms)
+  if not limit_ms then return end
   local member, time = lowest_of(name)
-  if member and time < math.huge then changes[#changes + 1] = time + limit end
+  if member and time < math.huge then changes[#changes + 1] = time + limit_ms end
 end
 
 -- Return the observed time from which an evaluation may change the job; nil if only new data can change it.
@@ -169,8 +169,8 @@ end
 -- Record the movement of the watermark, schedule the next sweep, and save the job. Return the watermark of the job with
 -- additional members.
 function reply.finish(members)
-  local outage = state.changes.outage
-  if outage then history.write('unattended', 'unattended_ms', outage) end
+  local unattended = state.changes.unattended
+  if unattended then history.write('unattended', 'unattended_ms', unattended) end
   state.changes.held_by = emission.held_by()
   record_movement()
   timeline.record(state.changes.held_by)

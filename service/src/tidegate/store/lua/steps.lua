@@ -37,7 +37,7 @@ local function suspend(record)
     end
   end
   local changes = state.changes
-  record.changes = {before = changes.before, passed = changes.passed, outage = changes.outage,
+  record.changes = {before = changes.before, passed = changes.passed, unattended = changes.unattended,
     previous_now = changes.previous_now, is_recorded = changes.is_recorded, clock = changes.clock}
   job.steps = record
   schedule.sweep_now()  -- if this coordinator stops, the sweeper of another one continues
@@ -65,7 +65,7 @@ local function refuse(record, reason)
   if record.id then
     state.read()
     job.steps = nil
-    -- Otherwise the next command would not see the time that has passed: a sample of the timeline, and an outage.
+    -- Otherwise the next command would not see the time that has passed: a sample of the timeline, and unattended time.
     for name, value in pairs(record.changes.clock or {}) do job[name] = value end
     state.save()
   end

@@ -361,7 +361,7 @@ local function evaluate_sets(cap, has_left)
   return is_unfinished
 end
 
--- Evaluate the members. cap: limit on their watermarks (infinite: no limit). has_left: a member became idle in this
+-- Evaluate the members. cap: bound of their watermarks (infinite: none). has_left: a member became idle in this
 -- command. Return the lowest own watermark (infinite if there are no members), and whether another evaluation is due.
 function advancing.evaluate(cap, has_left)
   local is_unfinished = false

@@ -32,10 +32,10 @@ function commands.status()
 end
 
 -- Substreams: read some substreams, or all substreams of a small job.
--- args   members (unknown members are ignored), limit (absent: 0). If slowest (a number) is present and the job has more
---        than limit: the holder, and the slowest active substreams, after (absent: from the start) a member and its
+-- args   members (unknown members are ignored), most (absent: 0). If slowest (a number) is present and the job has more
+--        than most substreams: the holder, and the slowest active substreams, after (absent: from the start) a member and its
 --        watermark
--- reply  config (JSON), max_watermark, is_complete (whether rows has all substreams: the job has at most limit),
+-- reply  config (JSON), max_watermark, is_complete (whether rows has all substreams: the job has at most that many),
 --        rows (member, and the fields of tidegate.domain.views.SubstreamRow), slowest (members in order)
 local ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future'}
 
@@ -63,8 +63,8 @@ end
 -- Return the slowest active substreams in order, without placeholders.
 local function find_slowest()
   if args.slowest == 0 then return {} end
-  local found, limit = {}, args.slowest + redis.call('SCARD', key.missing_queries)
-  for _, row in ipairs(emission.slowest_first(emission.active_sets(), limit, args.after)) do
+  local found, most = {}, args.slowest + redis.call('SCARD', key.missing_queries)
+  for _, row in ipairs(emission.slowest_first(emission.active_sets(), most, args.after)) do
     if #found < args.slowest and policy.name_of(row.member) ~= '' then found[#found + 1] = row.member end
   end
   return found
@@ -73,7 +73,7 @@ end
 function commands.substreams()
   clock.load()
   local members, is_complete, slowest, rows = args.members, false, {}, {}
-  if membership.count() <= (args.limit or 0) then
+  if membership.count() <= (args.most or 0) then
     members, is_complete = membership.all(), true
   elseif args.slowest then
     slowest = find_slowest()
@@ -169,21 +169,21 @@ function commands.late()
 end
 
 -- History: read the records of a job, latest first.
--- args   first (a time), last ('+', a time, or '(' and an id), limit
+-- args   first (a time), last ('+', a time, or '(' and an id), most (number of records)
 -- reply  records, oldest (the oldest record kept; empty: no records); records are entries of the stream
 function commands.history()
   clock.load()
   return reply.watermark_state({
-    records = redis.call('XREVRANGE', key.journal, args.last, args.first, 'COUNT', args.limit),
+    records = redis.call('XREVRANGE', key.journal, args.last, args.first, 'COUNT', args.most),
     oldest = redis.call('XRANGE', key.journal, '-', '+', 'COUNT', 1)})
 end
 
 -- Timeline: read the samples of a job, oldest first.
--- args   interval_ms, limit (number of samples)
+-- args   interval_ms, most (number of samples)
 -- reply  samples (texts, see timeline.record)
 function commands.timeline()
   clock.load()
-  return reply.watermark_state({samples = redis.call('LRANGE', key.timeline(args.interval_ms), -args.limit, -1)})
+  return reply.watermark_state({samples = redis.call('LRANGE', key.timeline(args.interval_ms), -args.most, -1)})
 end
 
 -- Distribution: count the substreams by watermark, in bins of equal width.
@@ -247,12 +247,12 @@ function commands.distribution()
 end
 
 -- Explain: return the data of an explanation: the job after a sweep, and its holders, lowest first. Active substreams and
--- open batches are limited to those that may hold the watermark.
--- args   limit
+-- open batches are those that may be among the first holders.
+-- args   most (number of holders)
 -- reply  config (JSON), unattended_ms, max_watermark, coalesced_watermark_since_ms, watermark_since_ms,
 --        retention (timestamp_history), holds, open_batches, substreams, queries (of these batches and substreams)
 function commands.explain()
-  local limit = args.limit
+  local most = args.most
   reply.load()
   evaluate.sweep_for_read()
 
@@ -265,8 +265,8 @@ function commands.explain()
       last_seen_ms = number(redis.call('ZSCORE', key.last_seen, query))}}
   end
 
-  local rows, behind = {}, emission.slowest_first(emission.active_sets(), limit)
-  for i = 1, math.min(limit, #behind) do
+  local rows, behind = {}, emission.slowest_first(emission.active_sets(), most)
+  for i = 1, math.min(most, #behind) do
     local one = behind[i]
     local query = policy.query_of(one.member)
     list_query(query)
@@ -279,7 +279,7 @@ function commands.explain()
   end
 
   local open = {}
-  local pins = redis.call('ZRANGE', key.open_pins, 0, limit - 1, 'WITHSCORES')
+  local pins = redis.call('ZRANGE', key.open_pins, 0, most - 1, 'WITHSCORES')
   for i = 1, #pins, 2 do
     local query = pins[i]
     list_query(query)
@@ -295,7 +295,7 @@ function commands.explain()
 end
 
 -- Watch: sweep a job, and return its records after a record that the client has.
--- args   after (id of that record; absent: none), limit
+-- args   after (id of that record; absent: none), most (number of records)
 -- reply  newest (id of the newest record), known (the record that the client has; empty if the history no longer
 --        keeps it, and later records may be lost), records (the later records); records are entries of the stream
 function commands.watch()
@@ -305,6 +305,6 @@ function commands.watch()
   local known = args.after and redis.call('XRANGE', key.journal, args.after, args.after) or {}
   found.map.newest = redis.call('XREVRANGE', key.journal, '+', '-', 'COUNT', 1)[1][1]
   found.map.known = known
-  found.map.records = #known > 0 and redis.call('XRANGE', key.journal, '(' .. args.after, '+', 'COUNT', args.limit) or {}
+  found.map.records = #known > 0 and redis.call('XRANGE', key.journal, '(' .. args.after, '+', 'COUNT', args.most) or {}
   return found
 end

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import chain
 from typing import Annotated, Any, Literal
@@ -140,8 +139,7 @@ async def _read_statuses(context: Context, prefix: str) -> tuple[dict[str, Statu
 class SubstreamText:
     """The text of the metrics of substreams, encoded in parts.
 
-    The format groups samples by metric, so all parts stay in memory until the last row is read. Compression reduces
-    their size to about a tenth.
+    The format groups samples by metric, so all parts stay in memory until the last row is read.
     """
 
     def __init__(self, encode: Encode) -> None:
@@ -150,10 +148,9 @@ class SubstreamText:
         self._parts: list[list[bytes]] = []
 
     def encoded(self, job: str, rows: Iterable[SubstreamStatus]) -> list[bytes]:
-        """Return the compressed samples of some substreams of a job, by metric."""
+        """Return the samples of some substreams of a job, by metric."""
         texts = [self._text(family) for family in substream_metrics(job, rows)]
-        samples = (text.removeprefix(header) for text, header in zip(texts, self._headers, strict=True))
-        return [zlib.compress(text, zlib.Z_BEST_SPEED) for text in samples]
+        return [text.removeprefix(header) for text, header in zip(texts, self._headers, strict=True)]
 
     def add(self, parts: Iterable[list[bytes]]) -> None:
         """Add encoded samples to the text."""
@@ -166,7 +163,7 @@ class SubstreamText:
         """Yield the text in parts."""
         for header, samples in zip(self._headers, zip(*self._parts, strict=True), strict=False):
             yield header
-            yield from map(zlib.decompress, samples)
+            yield from samples
 
 
 async def _read_substreams(context: Context, jobs: list[str], text: SubstreamText) -> int:

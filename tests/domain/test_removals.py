@@ -1,11 +1,14 @@
 """After an eviction, a job continues as if the substream had never reported. Only its watermark does not go back."""
 
-from hypothesis import given
+from copy import deepcopy
+
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.machine import JobMachine
 from tidegate.domain.config import FrameThrottle, JobConfig, NoThrottle
 from tidegate.domain.policies import (
+    SLOTS,
     LimitingLag,
     LimitingLagAndDelay,
     LimitingLagAndLull,
@@ -40,8 +43,17 @@ def steps(names: list[str], ahead: int) -> st.SearchStrategy[list[Step]]:
 
 
 @given(configs, steps([*OTHERS, "x"], 60_000), steps(OTHERS, 20))
+@example(
+    JobConfig(LimitingLag(5), max_retention_ms=64, max_future_skew_ms=None),
+    [("x", 31, 0), ("a", 0, 1), ("a", 0, 30)],
+    [("a", -8, 8), ("a", 0, 30), ("a", 0, 3), ("a", 0, 1), ("a", 0, 30), ("", 0, 30)],
+)
 def test_an_evicted_substream_moves_nothing(config: JobConfig, before: list[Step], after: list[Step]) -> None:
-    """One of the two jobs gets no report of the substream; a sweep takes its place."""
+    """One of the two jobs gets no report of the substream; a sweep takes its place.
+
+    The first sample starts the slots of retention (see :class:`TimestampHistory`), and it may be of the substream. A
+    value of the history may therefore return up to a slot earlier.
+    """
     job, other = (JobMachine(config, START) for _ in range(2))
     for one in (job, other):
         one.declare(DIRECT, OTHERS, START)
@@ -60,6 +72,10 @@ def test_an_evicted_substream_moves_nothing(config: JobConfig, before: list[Step
         for one in (job, other):
             one.report({name: now_ms + distance}, now_ms) if name else one.sweep(now_ms)
         found, limit = job.watermark_state().watermark, highest(reached, other.watermark_state().watermark)
+        if config.max_retention_ms is not None:
+            later = deepcopy(other)
+            later.sweep(now_ms + config.max_retention_ms // SLOTS)
+            limit = highest(limit, later.watermark_state().watermark)
         assert by_value(found) <= by_value(limit)
     job.complete(now_ms)
     other.complete(now_ms)

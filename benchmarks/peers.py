@@ -20,7 +20,7 @@ from msgspec import msgpack
 from pydantic import BaseModel
 from redis.asyncio import Redis
 
-from tidegate.store.functions import record, reply_of
+from tidegate.store.functions import map_of, reply_of
 from tidegate.store.keyspace import JOBS, SWEEPS, job_key
 from tidegate.store.library import library
 
@@ -109,7 +109,7 @@ async def awaited_report(job: str, body: Report) -> Answer:
     }
     call = ("FCALL", library().function("report"), 3, job_key(job), SWEEPS, JOBS, msgpack.encode(arguments))
     reply = reply_of(await redis().execute_command(*call))  # type: ignore[no-untyped-call]
-    holder = record(reply["held_by"])
+    holder = map_of(reply["held_by"])
     return Answer(
         job=job,
         applied=True,

@@ -18,7 +18,7 @@ from tidegate.domain.job import ANY_VERSION, ConfigVersion
 from tidegate.domain.policies import LimitingLag, LimitingLagAndLull
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.functions import delete_other_versions, record
+from tidegate.store.functions import delete_other_versions, map_of
 from tidegate.store.jobs import Capacity
 from tidegate.store.library import PREFIX, library
 
@@ -28,7 +28,7 @@ CONFIG = {"policy": {"type": "limiting_lag", "lag_ms": 0}}
 def library_names(driver: Driver) -> set[str]:
     async def names() -> set[str]:
         found: Any = await driver.store.redis.function_list(library=f"{PREFIX}*")
-        return {record(entry)["library_name"] for entry in found}
+        return {map_of(entry)["library_name"] for entry in found}
 
     return driver(names())
 

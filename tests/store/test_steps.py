@@ -181,7 +181,7 @@ async def first_step(store: JobStore, job: str, config: JobConfig) -> str:
         "reason": "",
     }
     call = store._functions._call("configure", job, store._functions._argument("configure", None, arguments))  # noqa: SLF001
-    reply = functions.record(await store.redis.execute_command(*call))  # type: ignore[no-untyped-call]
+    reply = functions.map_of(await store.redis.execute_command(*call))  # type: ignore[no-untyped-call]
     return str(reply["steps"])
 
 

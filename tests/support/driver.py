@@ -13,6 +13,7 @@ from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyspace import key_of
 from tidegate.store.replies import history_records
+from tidegate.views.history import HistoryRecord
 
 Result = TypeVar("Result")
 
@@ -42,7 +43,10 @@ async def records(store: JobStore, job: str, after: str = "-") -> list[tuple[str
     """Return the records after the id ``after`` (default: all records), oldest first, each with its id."""
     first = after if after == "-" else f"({after}"
     found: Any = await store.redis.xrange(key_of(job, "journal"), first, "+")
-    return history_records(found)
+    read = history_records(found)
+    for _, record in read:
+        assert record.details.keys() <= HistoryRecord.model_fields.keys(), "the API must have every detail"
+    return read
 
 
 def with_store(valkey: EmbeddedValkey, what: Callable[[JobStore], Awaitable[Result]]) -> Result:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidegate.domain.history import Kind
+from tidegate.domain.history import LISTS, NUMBERS, Kind, Record
 from tidegate.views.history import HistoryRecord, fold, id_after
 from tidegate.views.sentences import plain_text, run_details, run_title
 
@@ -18,6 +18,16 @@ def movement(minutes: int, substream: str | None = "HNL", kind: Kind = Kind.EMIS
     return record(
         minutes, kind, **{"watermark": minutes * 1000, "coalesced_watermark": minutes * 1000, **held, **details}
     )
+
+
+def test_a_record_of_a_newer_version_is_readable() -> None:
+    """During a rolling upgrade, a replica reads records with details that it does not know."""
+    found = HistoryRecord.of("7-0", Record(7, Kind.IDLE, {"count": 1, "of_a_newer_version": "x"}))
+    assert (found.count, hasattr(found, "of_a_newer_version")) == (1, False)
+
+
+def test_the_details_that_are_not_text_are_in_the_api() -> None:
+    assert {*NUMBERS, *LISTS} <= HistoryRecord.model_fields.keys()
 
 
 def row(*oldest_first: HistoryRecord) -> tuple[str, str]:

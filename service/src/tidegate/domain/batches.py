@@ -2,6 +2,8 @@
 
 A batch is open from its ``begin`` to its ``commit``. ``begin`` pins the watermark of the batch, ``stage`` stores the
 reports of its partitions, and ``commit`` applies them. ``heartbeat`` reports that a query has no new data.
+
+This is the model. In a coordinator, ``store/lua/batches.lua`` does the same.
 """
 
 from collections.abc import Mapping

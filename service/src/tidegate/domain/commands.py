@@ -2,6 +2,8 @@
 
 Each command checks its arguments, advances the clock of the job, changes the state, evaluates the job if watermarks may
 move, and replies.
+
+This is the model. In a coordinator, ``store/lua/commands.lua`` and ``configure.lua`` do the same.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -2,6 +2,8 @@
 
 The ledger counts rows by substream and hour of event time. A sketch counts rows by delay: the distance from the max
 event time of their substream. The completeness curve is computed from a sketch.
+
+This is the model. In a coordinator, ``store/lua/completeness.lua`` does the same.
 """
 
 import math

@@ -8,6 +8,8 @@ substreams count, merges their watermarks, applies retention, holds and the thro
 
 Neither C nor W goes back. Source of the merge: Hazelcast Jet, ``WatermarkCoalescer`` and ``EventTimeMapper``; see the
 conformance traces.
+
+This is the model. In a coordinator, ``store/lua/evaluate.lua`` does the same.
 """
 
 from collections.abc import Iterator, Sequence

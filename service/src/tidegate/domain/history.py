@@ -57,6 +57,11 @@ MOVEMENTS = (Kind.EMISSION, Kind.COALESCED_WATERMARK)
 """Kinds of records that contain C and W."""
 
 
+NUMBERS = ("coalesced_watermark", "watermark", "count", "batch_id", "unattended_ms", "at_most", "up_to")
+LISTS = ("substreams", "limits")
+"""Details of records that are not text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """An entry of the history at ``at_ms``. The ``details`` depend on the ``kind``.

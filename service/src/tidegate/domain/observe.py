@@ -1,4 +1,7 @@
-"""What a report does to substreams: event times, watermarks and delays. The evaluation afterwards moves the job."""
+"""What a report does to substreams: event times, watermarks and delays. The evaluation afterwards moves the job.
+
+This is the model. In a coordinator, ``store/lua/observe.lua`` does the same.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

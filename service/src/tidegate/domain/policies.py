@@ -2,6 +2,8 @@
 
 A :class:`Policy` has the parameters of a rule. :meth:`Policy.start` returns the state of the rule for one substream.
 The rules follow Hazelcast Jet's ``WatermarkPolicies`` step by step (see the conformance traces).
+
+This is the model. In a coordinator, ``store/lua/policies.lua`` does the same.
 """
 
 import math

@@ -123,7 +123,7 @@ class Functions:
         cursor = "0"
         while True:
             reply = await self.send("staged", job, partial(dict, query=query, cursor=cursor))
-            reports = map(record, reply["reports"])
+            reports = map(map_of, reply["reports"])
             found |= {report["order"]: report for report in reports}  # a scan can return a report twice
             cursor = reply["cursor"]
             if cursor == "0":
@@ -166,7 +166,7 @@ class Functions:
             StepsLost: If the steps of the command were lost, so that its outcome is unknown.
         """
         while True:
-            reply = record(await send())
+            reply = map_of(await send())
             steps = reply.get("steps")
             if reply.get("error") == "steps_lost":
                 raise StepsLost(f"the columns of a command of the job {job} are lost")
@@ -201,7 +201,7 @@ class Functions:
         keys, call = self.servers.keys.of_call(job), self._call("resume", job, msgpack.encode({"steps": steps}))
         while True:
             began = time.monotonic()
-            reply = record(await self.servers.at(keys[0], lambda server: server.change(keys, lambda: call)))
+            reply = map_of(await self.servers.at(keys[0], lambda server: server.change(keys, lambda: call)))
             if reply.get("error") == "steps_lost":
                 raise StepsLost(f"the steps {steps} of a command of the job {job} are lost")
             if "steps" not in reply:
@@ -225,7 +225,7 @@ class Functions:
         with self.around(name):
             while True:
                 found = await self.servers.at(keys[0], lambda server: server.read(keys, call))
-                replies = [*map(record, found)]
+                replies = [*map(map_of, found)]
                 if "steps" not in replies[0]:
                     return [reply_of(reply) for reply in replies]
                 await self._wait_for_steps(job, replies[0]["steps"])
@@ -323,21 +323,21 @@ def _call(command: str, keys: tuple[str, ...], *arguments: str | bytes) -> Words
 async def delete_other_versions(redis: Redis) -> None:
     """Delete the libraries of other versions. A coordinator that still needs one loads it again."""
     for found in await redis.function_list(library=f"{PREFIX}*"):
-        name = str(record(found)["library_name"])
+        name = str(map_of(found)["library_name"])
         if name != library().name:
             await redis.function_delete(name)
 
 
 def reply_of(flat: Any) -> Reply:
     """Return a reply as a dictionary; raise DomainError if the command was refused."""
-    reply = record(flat)
+    reply = map_of(flat)
     if "error" in reply:
         kind = errors.BY_CODE[reply["error"]]
         raise kind(*(_detail(name, reply.get(name)) for name in kind.fields))
     return reply
 
 
-def record(flat: Any) -> dict[str, Any]:
+def map_of(flat: Any) -> dict[str, Any]:
     """Return a map in a reply as a dictionary. In RESP2, a map is a list of alternating names and values."""
     return flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))
 

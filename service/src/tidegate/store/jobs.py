@@ -24,7 +24,7 @@ from tidegate.domain.results import Begun, Effect, JobWatermark
 from tidegate.domain.values import declarations
 from tidegate.store import replies
 from tidegate.store.clock import ClockGuard
-from tidegate.store.functions import AroundCommand, Functions, ServerState, record, reply_of, unobserved
+from tidegate.store.functions import AroundCommand, Functions, ServerState, map_of, reply_of, unobserved
 from tidegate.store.keyspace import TOMBSTONES_KEPT
 from tidegate.store.merging import Merging, PendingReport
 from tidegate.store.pieces import Pieces
@@ -371,7 +371,7 @@ class JobStore:
         try:
             if isinstance(reply, Exception):
                 raise reply
-            found = record(reply)
+            found = map_of(reply)
             for _ in range(MAX_SWEEPS):
                 if "steps" not in found and not reply_of(found).get("unfinished"):
                     break

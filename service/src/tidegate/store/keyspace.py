@@ -35,7 +35,7 @@ TOMBSTONES_KEPT = 10_000
 API_KEYS = PREFIX + "keys"
 """Hash of the last uses of API keys: key id -> Unix time in seconds."""
 PROBE = PREFIX + "probe"
-"""JobKey that a check writes to test whether the server accepts writes."""
+"""Key that a check writes to test whether the server accepts writes."""
 SCHEMA = 1
 """Version of the stored state. The hash of each job has its schema, and the functions refuse a job with a newer one.
 
@@ -69,13 +69,13 @@ JOB_KEYS = (
         "max_event_times", "zset of the substreams unless it is watermark + lag: member -> max event time (-inf: none)"
     ),
     JobKey("active", "zset of the active substreams that do not follow the clock: member -> watermark"),
-    JobKey("clock_driven", "hash of the substreams that follow the clock: member -> state of the policy"),
-    JobKey("constant", "zset of the active clock-driven substreams with a constant watermark: member -> watermark"),
-    JobKey("advancing", "zset of the other active clock-driven substreams: member -> watermark - observed time"),
-    JobKey("next_change", "zset of the polled clock-driven substreams: member -> observed time of the next change"),
-    JobKey("idle_constant", "zset of the idle clock-driven substreams with a constant watermark: member -> watermark"),
-    JobKey("idle_advancing", "zset of the other idle clock-driven substreams: member -> watermark - observed time"),
-    JobKey("idle_lagged", "zset of the idle clock-driven substreams: member -> watermark by the lag alone"),
+    JobKey("clock_driven", "hash of the followers, substreams that follow the clock: member -> state of the policy"),
+    JobKey("constant", "zset of the active followers with a constant watermark: member -> watermark"),
+    JobKey("advancing", "zset of the other active followers: member -> watermark - observed time"),
+    JobKey("next_change", "zset of the polled followers: member -> observed time of the next change"),
+    JobKey("idle_constant", "zset of the idle followers with a constant watermark: member -> watermark"),
+    JobKey("idle_advancing", "zset of the other idle followers: member -> watermark - observed time"),
+    JobKey("idle_lagged", "zset of the idle followers: member -> watermark by the lag alone"),
     JobKey("frozen", "zset of the done substreams, and other idle ones: member -> watermark (-inf: none)"),
     JobKey("since", "zset of the substreams whose state has changed: member -> processing time of the last change"),
     JobKey(
@@ -128,8 +128,8 @@ class Bucket:
     Attributes:
         jobs: Set of the names of all jobs of the bucket.
         sweeps: Sorted set of the jobs of the bucket that may change without new data.
-        probe: JobKey that a check writes.
-        no_job: JobKey of the job with an empty name, which never exists.
+        probe: Key that a check writes.
+        no_job: Key of the job with an empty name, which never exists.
         deleted: Sorted set of the jobs of the bucket with a tombstone.
         incarnation: Highest incarnation of the deleted jobs of the bucket.
         attendance: Hash about the time in which no coordinator ran.

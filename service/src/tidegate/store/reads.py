@@ -15,7 +15,7 @@ from tidegate.domain.values import PLACEHOLDER, SubstreamKey, member
 from tidegate.domain.views import SubstreamStatus
 from tidegate.store import replies
 from tidegate.store.connection import is_failed_function
-from tidegate.store.functions import Functions, Reply, record, reply_of
+from tidegate.store.functions import Functions, Reply, map_of, reply_of
 from tidegate.store.keyspace import Keyspace
 from tidegate.store.replies import (
     Delays,
@@ -65,7 +65,7 @@ class JobReads:
             with suppress(JobNotFound, JobDeleted, *UNAVAILABLE):
                 try:
                     # If another command is changing the job, wait for it.
-                    busy = "steps" in record(reply)
+                    busy = "steps" in map_of(reply)
                     found[job] = await self.status(job) if busy else Status.of(reply_of(reply))
                 except StateDamaged as error:
                     found[job] = error

@@ -10,13 +10,13 @@ from typing import Any, Self, TypeVar, cast
 from tidegate.domain.completeness import DelayStatistics, Entry, HourCounts, RowCounts, Sketch
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import StateDamaged
-from tidegate.domain.history import Record, Sample
+from tidegate.domain.history import LISTS, NUMBERS, Record, Sample
 from tidegate.domain.job import Hold, JobState, Query, Substream
 from tidegate.domain.policies import PolicyState, ProcessingTime, TimestampHistory
 from tidegate.domain.results import Begun, Effect, Holder, HoldReason, JobWatermark
 from tidegate.domain.values import SubstreamKey, matches, member
 from tidegate.domain.views import Health, JobSummary, QueryStatus, SubstreamStatus, health
-from tidegate.store.functions import Reply, record
+from tidegate.store.functions import Reply, map_of
 
 Row = TypeVar("Row")
 
@@ -47,7 +47,7 @@ def watermark_state(reply: Reply) -> JobWatermark:
         watermark=reply.get("watermark"),
         coalesced_watermark=reply.get("coalesced_watermark"),
         complete=bool(reply.get("complete")),
-        held_by=row_of(Holder, record(reply["held_by"])) if "held_by" in reply else None,
+        held_by=row_of(Holder, map_of(reply["held_by"])) if "held_by" in reply else None,
     )
 
 
@@ -63,7 +63,7 @@ def begin_result(reply: Reply) -> Begun:
 
 def hold(found: Sequence[Any]) -> Hold:
     """Return the hold in a part of a reply."""
-    return row_of(Hold, record(found))
+    return row_of(Hold, map_of(found))
 
 
 def summary(reply: Reply) -> JobSummary:
@@ -72,7 +72,7 @@ def summary(reply: Reply) -> JobSummary:
         JobSummary,
         reply,
         counts=row_of(RowCounts, reply),
-        limits=record(reply["limits"]),
+        limits=map_of(reply["limits"]),
         holds=tuple(sorted(map(hold, reply["holds"]), key=attrgetter("hold"))),
         missing_queries=tuple(sorted(reply["missing_queries"])),
     )
@@ -92,7 +92,7 @@ def substream(found: Sequence[Any], max_watermark: int | None, patterns: Sequenc
         max_watermark: The max watermark of the job.
         patterns: The patterns of the job's overrides, in order.
     """
-    of = record(found)
+    of = map_of(found)
     query, name = substream_key(of["member"])
     watermark = of.get("watermark")
     return row_of(
@@ -111,7 +111,7 @@ def sketch(found: Sequence[Any] | None) -> Sketch:
     """Return the sketch in a part of a reply. The sketch is empty if ``found`` is None."""
     if found is None:
         return Sketch()
-    of = record(found)
+    of = map_of(found)
     return Sketch(of["step"], of["position"], dict(zip(of["buckets"], of["weights"], strict=True)))
 
 
@@ -124,9 +124,7 @@ def counts_by_member(found: Mapping[str, str]) -> dict[str, dict[str, int]]:
     return counts
 
 
-_NUMBERS = ("coalesced_watermark", "watermark", "count", "batch_id", "unattended_ms", "at_most", "up_to")
-_DETAILS = dict.fromkeys(_NUMBERS, int) | dict.fromkeys(("substreams", "limits"), json.loads)
-"""Conversions of the details of a record that are not text."""
+_DETAILS = dict.fromkeys(NUMBERS, int) | dict.fromkeys(LISTS, json.loads)
 
 
 def _history_record(entry_id: str, found: Mapping[str, str]) -> Record:
@@ -136,7 +134,7 @@ def _history_record(entry_id: str, found: Mapping[str, str]) -> Record:
 
 def history_records(entries: Sequence[Any]) -> list[tuple[str, Record]]:
     """Return the records of stream entries in a reply, each with its id."""
-    return [(entry_id, _history_record(entry_id, record(flat))) for entry_id, flat in entries]
+    return [(entry_id, _history_record(entry_id, map_of(flat))) for entry_id, flat in entries]
 
 
 def sample(found: str) -> Sample:
@@ -251,7 +249,7 @@ class QueriesReply:
     @classmethod
     def of(cls, reply: Reply) -> Self:
         """Return the table of queries in a reply."""
-        found = [row_of(QueryStatus, record(row)) for row in reply["rows"]]
+        found = [row_of(QueryStatus, map_of(row)) for row in reply["rows"]]
         rows = sorted(found, key=attrgetter("query"))
         return cls(watermark_state(reply), rows)
 
@@ -274,7 +272,7 @@ class Delays:
             reply.get("wait_weight") or 0,
         )
         of_each = {
-            substream_key(of["member"]): (of.get("lag"), sketch(of.get("sketch"))) for of in map(record, reply["rows"])
+            substream_key(of["member"]): (of.get("lag"), sketch(of.get("sketch"))) for of in map(map_of, reply["rows"])
         }
         return cls(watermark_state(reply), statistics, of_each)
 
@@ -298,14 +296,14 @@ class LateReply:
     @classmethod
     def of(cls, reply: Reply) -> Self:
         """Return the late rows in a reply, without its hours."""
-        counts = record(reply["counts"])
+        counts = map_of(reply["counts"])
         totals = row_of(RowCounts, counts), int(counts.get("diverted") or 0)
         return cls(watermark_state(reply), bool(reply.get("is_known")), *totals)
 
     def add_hours(self, member: str, reply: Reply) -> None:
         """Add the hours in a reply. ``member`` is the substream, or "" for the job."""
-        for found in map(record, reply["hours"]):
-            hour, late = int(found["hour"]), counts_by_member(record(found["late"]))
+        for found in map(map_of, reply["hours"]):
+            hour, late = int(found["hour"]), counts_by_member(map_of(found["late"]))
             rows = dict(zip(found["names"], found["rows"], strict=True))
             unattributed = rows.pop("?")
             if unattributed:
@@ -430,19 +428,19 @@ class Snapshot:
         return job
 
     def _add_queries(self, job: JobState) -> None:
-        for of in map(record, self.reply["queries"]):
+        for of in map(map_of, self.reply["queries"]):
             query = job.queries[of["query"]] = Query("", "", job.now_ms)
             query.outage_ms, query.idle_clock_ms = of["outage_ms"], of.get("idle_clock_ms")
             if of.get("last_seen_ms") is not None:
                 job.last_seen[of["query"]] = of["last_seen_ms"]
-        for of in map(record, self.reply["open_batches"]):
+        for of in map(map_of, self.reply["open_batches"]):
             query = job.queries[of["query"]]
             query.latest, query.open, query.begun_ms = of["batch_id"], True, of["begun_ms"]
             query.begun_observed_ms = of["begun_observed_ms"]
             query.pinned_watermarks[of["batch_id"]] = of.get("pinned_watermark")
 
     def _add_substreams(self, job: JobState) -> None:
-        for of in map(record, self.reply["substreams"]):
+        for of in map(map_of, self.reply["substreams"]):
             key = substream_key(of["member"])
             watermark = of.get("watermark")
             job.substreams[key] = Substream(

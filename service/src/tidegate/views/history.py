@@ -107,15 +107,11 @@ class HistoryRecord(Answer):
 
     @classmethod
     def of(cls, record_id: str, record: Record) -> Self:
-        """Return a record with its id.
-
-        Raises:
-            ValidationError: If the record has an unknown member.
-        """
+        """Return a record with its id. Details that a newer version has written are omitted."""
         members = {"id": record_id, "at_ms": record.at_ms, "kind": record.kind, **record.details}
         if record.kind in MOVEMENTS:
             members.setdefault("watermark", None)
-        return cls.model_validate(members, extra="forbid")
+        return cls.model_validate(members)
 
 
 class HistoryPage(WatermarkState):

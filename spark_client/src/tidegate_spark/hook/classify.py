@@ -9,6 +9,8 @@ In a query without windows, a row is late if its event time is below the pinned 
 * A row is updated if at least one of its windows is closed, and all of its windows accept it (allowed lateness).
 * A row is late if at least one of its windows does not accept it. Its other windows may still accept it.
 
+Spark's own operators have another rule, see :meth:`tidegate_spark.native.folding.Folding.late_below`.
+
 In any query, an event time below :data:`LOWEST` is late, and one above :data:`HIGHEST` is future. Arithmetic on such
 event times can overflow, and Spark then fails the batch in every replay.
 

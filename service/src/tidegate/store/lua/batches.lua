@@ -185,41 +185,41 @@ local function close(query)
   discard_staged(query)
 end
 
--- Return phases (see steps.lua) that apply the staged reports of the open batch of a query and close it, if the record
--- has commits. record.has_left: whether a substream that follows the clock has become idle. The last phase is followed
+-- Return phases (see steps.lua) that apply the staged reports of the open batch of a query and close it, if the
+-- progress has commits. progress.has_left: whether a substream that follows the clock has become idle. The last phase is followed
 -- by an evaluation.
 local function commit_staged(name)
   -- Return a function that calls visit(piece) for the pieces of the joined reports that have a column. It returns
   -- whether pieces remain.
   local function each(column)
-    return function(record, visit)
-      if not record.commits then return false end
-      if args.joined then return steps.pieces(record, args.joined[column], visit) end
+    return function(progress, visit)
+      if not progress.commits then return false end
+      if args.joined then return steps.pieces(progress, args.joined[column], visit) end
       visit(joined_here(queries.get(name)))
       return false
     end
   end
   local measure, learn = delays.phases(name, each('delayed'), function() return queries.get(name).begun_merged end)
-  local function observe(record)
-    record.active = record.active or history.summary()
-    return each('members')(record, function(piece)
+  local function observe(progress)
+    progress.active = progress.active or history.summary()
+    return each('members')(progress, function(piece)
       local _, active = observation.observe(name, piece, (queries.observed_time(name)))
-      history.add(record.active, active)
+      history.add(progress.active, active)
     end)
   end
-  local function count(record)
-    return each('rows')(record, function(piece)
+  local function count(progress)
+    return each('rows')(progress, function(piece)
       for _, columns in ipairs(piece.rows) do observation.count_rows('reported_rows', unpack(columns)) end
       for _, columns in ipairs(piece.future_rows) do observation.count_future(unpack(columns)) end
     end)
   end
-  local function end_batch(record)
-    if not record.commits then return end
-    history.write_substreams('active', name, record.active)
+  local function end_batch(progress)
+    if not progress.commits then return end
+    history.write_substreams('active', name, progress.active)
     local query = queries.get(name)
     if query.input_known_until then queries.advance_idle_clock(query, query.input_known_until) end
     close(query)
-    record.has_left = idleness.expire(name, query.idle_clock)
+    progress.has_left = idleness.expire(name, query.idle_clock)
   end
   return measure, learn, observe, count, end_batch
 end
@@ -283,7 +283,7 @@ local function replay(query, pinned, previous, was_open)
   return begun(pinned, true, false, previous, was_open)
 end
 
-local function start(record)
+local function start(progress)
   reply.load()
   local run, batch_id = args.run, args.batch_id
   local query = query_of_caller(run)
@@ -314,8 +314,8 @@ local function start(record)
     query.query_id, query.latest, query.open, query.begun = run.query_id, nil, false, nil
   end
   query.previous, query.previous_open = previous, was_open
-  record.known, record.pinned, record.joined, record.previous, record.was_open = known, pinned, joined, previous, was_open
-  record.commits = query.open
+  progress.known, progress.pinned, progress.joined, progress.previous, progress.was_open = known, pinned, joined, previous, was_open
+  progress.commits = query.open
   -- The store has lost the commit, and perhaps also reports of this batch. The batch is therefore no evidence that
   -- substreams are silent.
   if query.open then query.input_known_until = nil end
@@ -338,16 +338,16 @@ local function open_batch(query, pinned)
   bulk.hdel(key.pinned_watermarks(name), old)
 end
 
-local function open(record)
-  local query, pinned = queries.get(args.run.query), record.pinned
+local function open(progress)
+  local query, pinned = queries.get(args.run.query), progress.pinned
   -- The known pinned watermark must hold W while the previous batch is committed.
-  if record.known then open_batch(query, pinned) end
-  if record.commits then evaluate.evaluate(record.has_left) end
-  if not record.known then
+  if progress.known then open_batch(query, pinned) end
+  if progress.commits then evaluate.evaluate(progress.has_left) end
+  if not progress.known then
     pinned = job.coalesced_watermark
     open_batch(query, pinned)
   end
-  return begun(pinned, false, record.joined, record.previous, record.was_open)
+  return begun(pinned, false, progress.joined, progress.previous, progress.was_open)
 end
 
 function commands.begin()
@@ -363,29 +363,29 @@ end
 function commands.stage()
   local name = args.run.query
   return steps.run({
-    function(record)
+    function(progress)
       reply.load()
       local query = query_of_batch(args.run, args.batch_id)
-      record.is_open = query.open and args.batch_id == query.latest or false
-      if record.is_open then observation.look_for_room(record, args.size or #args.members) end
+      progress.is_open = query.open and args.batch_id == query.latest or false
+      if progress.is_open then observation.look_for_room(progress, args.size or #args.members) end
     end,
-    function(record) return observation.check_members(record, name) end,
-    function(record)
-      observation.refuse_if_full(record)
+    function(progress) return observation.check_members(progress, name) end,
+    function(progress)
+      observation.refuse_if_full(progress)
       emission.accept_token(args.token)
       contact(queries.get(name))
-      if record.is_open and record.future then history.write_substreams('future', name, record.future) end
+      if progress.is_open and progress.future then history.write_substreams('future', name, progress.future) end
     end,
-    function(record)
-      if not record.is_open then return end
-      return steps.members(record, function(piece)
+    function(progress)
+      if not progress.is_open then return end
+      return steps.members(progress, function(piece)
         local kept = observation.set_aside_future(piece)
         stage(queries.get(name), {partition = args.partition, members = kept.members, event_times = kept.max_event_times,
           watermarks = kept.watermarks, counted = piece.members, rows = piece.rows, future_rows = piece.future_rows,
           delayed = piece.delayed, delays = piece.delays})
       end)
     end,
-    function(record) return reply.finish({applied = record.is_open}) end,
+    function(progress) return reply.finish({applied = progress.is_open}) end,
   })
 end
 
@@ -418,13 +418,13 @@ function commands.commit()
   local name = args.run.query
   local measure, learn, observe, count, end_batch = commit_staged(name)
   return steps.run({
-    function(record)
+    function(progress)
       reply.load()
       local query = query_of_batch(args.run, args.batch_id)
-      record.commits = query.open and args.batch_id == query.latest or false
-      local version = record.commits and to_join(query)
+      progress.commits = query.open and args.batch_id == query.latest or false
+      local version = progress.commits and to_join(query)
       if version then return {map = {join = version}} end
-      if record.commits and args.reported then
+      if progress.commits and args.reported then
         local missing = args.reported - count_staged(query)
         if missing > 0 then refuse('reports_missing', {query = name, batch_id = args.batch_id, missing = missing}) end
       end
@@ -433,25 +433,25 @@ function commands.commit()
       queries.add_outage(query, args.waited_ms)
     end,
     measure, learn, observe, count, end_batch,
-    function(record)
-      if record.commits then evaluate.evaluate(record.has_left) end
+    function(progress)
+      if progress.commits then evaluate.evaluate(progress.has_left) end
     end,
-    function(record)
-      if not record.commits then return end
-      return steps.members(record, function(piece)
+    function(progress)
+      if not progress.commits then return end
+      return steps.members(progress, function(piece)
         local members, late = piece.members, piece.counts.late
         for class, column in pairs(piece.counts) do account(class, members, column) end
         if args.disposition == 'diverted' and late then account('diverted', members, late) end
         if #piece.hours_of_job == 0 and #piece.hours.places == 0 then return end
         local known, latest = observation.known(members), observation.latest_event_time()
         if ledger.add(piece.hours_of_job, piece.hours, members, args.disposition, known, latest) then
-          record.has_new_hours = true
+          progress.has_new_hours = true
         end
       end)
     end,
-    function(record)
-      if record.has_new_hours then ledger.trim() end
-      return reply.finish({applied = record.commits})
+    function(progress)
+      if progress.has_new_hours then ledger.trim() end
+      return reply.finish({applied = progress.commits})
     end,
   })
 end

@@ -18,7 +18,7 @@ local job, config = state.job, state.config
 -- Return the lowest event time, which limits watermarks that follow the clock; infinite if there are no such watermarks.
 local function lowest_event_time(report)
   local event_times, min_event_times = report.max_event_times, report.min_event_times
-  if not config.has_clock_driven and #event_times > 0 then return math.huge end
+  if not config.has_followers and #event_times > 0 then return math.huge end
   local lowest
   for i, event_time in ipairs(event_times) do
     local time = number(event_time) and (number(min_event_times[i]) or number(event_time))
@@ -38,39 +38,39 @@ local function missing_from(names, members)
 end
 
 function commands.report()
-  local measure, learn = delays.phases('', function(record, visit)
-    return steps.pieces(record, args.stored and args.delayed, visit)
+  local measure, learn = delays.phases('', function(progress, visit)
+    return steps.pieces(progress, args.stored and args.delayed, visit)
   end, emission.merged_watermark)
   return steps.run({
-    function(record)
+    function(progress)
       reply.load()
       if not args.stored then state.look_for_rare_sets() end
       if job.is_complete then values.refuse('job_complete') end
-      observation.look_for_room(record, args.size or #args.members)
+      observation.look_for_room(progress, args.size or #args.members)
     end,
-    function(record) return observation.check_members(record, '') end,
-    function(record)
-      observation.refuse_if_full(record)
+    function(progress) return observation.check_members(progress, '') end,
+    function(progress)
+      observation.refuse_if_full(progress)
       for _, token in ipairs(args.tokens) do emission.accept_token(token) end
       job.last_contact = job.now
-      if record.future then history.write_substreams('future', '', record.future) end
+      if progress.future then history.write_substreams('future', '', progress.future) end
     end,
     measure, learn,
-    function(record)
-      record.active = record.active or history.summary()
-      return steps.members(record, function(piece)
+    function(progress)
+      progress.active = progress.active or history.summary()
+      return steps.members(progress, function(piece)
         local kept = observation.set_aside_future(piece)
         local names, active = observation.observe('', kept, job.observed_now, piece.members)
-        history.add(record.active, active)
-        record.applied = record.applied or #names > 0
-        record.lowest = math.min(lowest_event_time(kept) or math.huge, record.lowest or math.huge)
-        if not args.stored then record.without_effect = missing_from(names, piece.members) end
+        history.add(progress.active, active)
+        progress.applied = progress.applied or #names > 0
+        progress.lowest = math.min(lowest_event_time(kept) or math.huge, progress.lowest or math.huge)
+        if not args.stored then progress.without_effect = missing_from(names, piece.members) end
       end)
     end,
-    function(record)
-      history.write_substreams('active', '', record.active)
-      evaluate.after_report(record.lowest)
-      return reply.finish({applied = record.applied, without_effect = record.without_effect})
+    function(progress)
+      history.write_substreams('active', '', progress.active)
+      evaluate.after_report(progress.lowest)
+      return reply.finish({applied = progress.applied, without_effect = progress.without_effect})
     end,
   })
 end
@@ -78,8 +78,8 @@ end
 -- Substreams
 
 -- Refuse a command if one of its members is unknown. Return whether pieces remain.
-local function check_known(record)
-  return steps.check(record, function(piece)
+local function check_known(progress)
+  return steps.check(progress, function(piece)
     local _, unknown = membership.split(piece.members)
     return unknown
   end, function(unknown)
@@ -114,14 +114,14 @@ local function changes_of(piece)
   return new, unseen
 end
 
-local function declare(record, piece)
+local function declare(progress, piece)
   local query, new, unseen = args.query, changes_of(piece)
   local observed = queries.observed_time(query)
   if #new > 0 then observation.add_substreams(query, new, observed) end
   unseen = observation.set_aside_future(unseen)
   local _, active = observation.observe(query, unseen, observed)
-  history.add(record.active, active)
-  record.is_observed = record.is_observed or #unseen.members > 0
+  history.add(progress.active, active)
+  progress.is_observed = progress.is_observed or #unseen.members > 0
   local is_affected, affected = {}, {}
   for _, list in ipairs({new, unseen.members}) do
     for _, member in ipairs(list) do is_affected[member] = true end
@@ -129,37 +129,37 @@ local function declare(record, piece)
   for _, member in ipairs(piece.members) do
     if is_affected[member] then affected[#affected + 1] = member end
   end
-  history.add(record.affected, affected)
+  history.add(progress.affected, affected)
 end
 
 function commands.declare()
   local query = args.query
   return steps.run({
-    function(record)
+    function(progress)
       reply.load()
-      record.affected, record.active = history.summary(), history.summary()
-      observation.look_for_room(record, args.size or #args.members)
+      progress.affected, progress.active = history.summary(), history.summary()
+      observation.look_for_room(progress, args.size or #args.members)
     end,
-    steps.each_piece(function(record, piece)
+    steps.each_piece(function(progress, piece)
       local new, unseen = changes_of(piece)
       if #new > 0 and job.is_complete then values.refuse('job_complete') end
-      observation.count_new(record, query, piece.members)
-      observation.check(record, unseen)
+      observation.count_new(progress, query, piece.members)
+      observation.check(progress, unseen)
     end),
-    function(record)
-      observation.refuse_if_full(record)
-      if record.future then history.write_substreams('future', query, record.future) end
+    function(progress)
+      observation.refuse_if_full(progress)
+      if progress.future then history.write_substreams('future', query, progress.future) end
     end,
     steps.each_piece(declare),
-    function(record)
-      history.write_substreams('active', query, record.active)
-      if record.is_observed then
+    function(progress)
+      history.write_substreams('active', query, progress.active)
+      if progress.is_observed then
         job.evaluation_due = 1
         -- Computed watermarks assume that only evaluations sample a history.
-        if config.has_clock_driven then job.evaluate_each = 1 end
+        if config.has_followers then job.evaluate_each = 1 end
       end
-      if record.affected.count > 0 then history.write_action('declare', query, record.affected) end
-      return reply.finish({applied = record.affected.count > 0})
+      if progress.affected.count > 0 then history.write_action('declare', query, progress.affected) end
+      return reply.finish({applied = progress.affected.count > 0})
     end,
   })
 end
@@ -176,13 +176,13 @@ local function restore_flat(member, watermark, is_active)
   max_event_times.store({member}, event_times)
   local packed = redis.call('HGET', key.clock_driven, member)
   if packed then
-    local s = clock_driven.read(packed)
+    local s = follower.read(packed)
     s.own = watermark
-    clock_driven.write(member, s)
+    follower.write(member, s)
   end
 end
 
-local function restore(record, piece)
+local function restore(progress, piece)
   local members = piece.members
   local active, frozen, driven, watermarks = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}, {}
   for i, member in ipairs(members) do
@@ -191,44 +191,44 @@ local function restore(record, piece)
       driven[#driven + 1], watermarks[member] = member, watermark
     elseif values.above(watermark, number(active[i] or frozen[i])) then
       restore_flat(member, watermark, active[i])
-      history.add(record.restored, {member})
+      history.add(progress.restored, {member})
     end
   end
-  local idle = advancing.idle_ones(driven)
-  advancing.each_materialized(driven, function(member, s, rule, _, i)
+  local idle = followers.idle_ones(driven)
+  followers.each_materialized(driven, function(member, s, rule, _, i)
     if not values.above(watermarks[member], s.own) then return end
     s.own = watermarks[member]
-    advancing.place(member, s, rule, idle[i])
-    history.add(record.restored, {member})
+    followers.place(member, s, rule, idle[i])
+    history.add(progress.restored, {member})
   end)
 end
 
 function commands.restore()
   return steps.run({
-    function(record)
+    function(progress)
       reply.load()
       if job.is_complete then values.refuse('job_complete') end
-      record.restored, record.lowest = history.summary(), math.huge
+      progress.restored, progress.lowest = history.summary(), math.huge
     end,
     check_known,
     steps.each_piece(restore),
-    function(record)
-      if record.restored.count == 0 then return end
-      return steps.each(record, advancing.sets(), function(members)
-        advancing.each_materialized(members, function(_, s)
-          record.lowest = math.min(record.lowest, s.own or -math.huge)
+    function(progress)
+      if progress.restored.count == 0 then return end
+      return steps.each(progress, followers.sets(), function(members)
+        followers.each_materialized(members, function(_, s)
+          progress.lowest = math.min(progress.lowest, s.own or -math.huge)
         end)
       end)
     end,
-    function(record)
-      if record.restored.count == 0 then return reply.finish({applied = false}) end
-      local lowest = record.lowest
+    function(progress)
+      if progress.restored.count == 0 then return reply.finish({applied = false}) end
+      local lowest = progress.lowest
       job.evaluate_each, job.evaluation_due = 1, 1
       for _, name in ipairs({key.active, key.frozen}) do
         local first, watermark = values.lowest_of(name)
         if first then lowest = math.min(lowest, watermark or -math.huge) end
       end
-      history.write_action('restore', args.query, record.restored)
+      history.write_action('restore', args.query, progress.restored)
       lowest = holds.cap(lowest)
       if lowest > -math.huge then emission.advance(lowest) end
       emission.emit()
@@ -243,26 +243,26 @@ end
 function commands.idle()
   local query = args.query
   return steps.run({
-    function(record)
+    function(progress)
       reply.load()
-      record.idle, record.has_left = history.summary(), false
+      progress.idle, progress.has_left = history.summary(), false
     end,
     check_known,
-    function(record)
-      return steps.check(record, function(piece)
+    function(progress)
+      return steps.check(progress, function(piece)
         return (bulk.split_by_set(key.done, piece.members))
       end, function(done)
         values.refuse('substream_done', {query = query, substreams = done})
       end)
     end,
-    steps.each_piece(function(record, piece)
+    steps.each_piece(function(progress, piece)
       local active = bulk.split_by_set(key.last_events(query), piece.members)
       local has_left = #active > 0 and idleness.set_idle(query, active, bulk.zmscore(key.last_events(query), active))
       bulk.zadd_all(key.forced_idle, 1, piece.members)
-      history.add(record.idle, active)
-      record.has_left = record.has_left or has_left
+      history.add(progress.idle, active)
+      progress.has_left = progress.has_left or has_left
     end),
-    function(record) return finish_action('idle', record.idle, record.has_left) end,
+    function(progress) return finish_action('idle', progress.idle, progress.has_left) end,
   })
 end
 
@@ -271,25 +271,25 @@ end
 function commands.done()
   local query = args.query
   return steps.run({
-    function(record)
+    function(progress)
       reply.load()
-      record.done = history.summary()
+      progress.done = history.summary()
     end,
     check_known,
-    steps.each_piece(function(record, piece)
+    steps.each_piece(function(progress, piece)
       assert(not state.changes.is_plain)
       local _, new = bulk.split_by_set(key.done, piece.members)
       local active, idle = bulk.split_by_set(key.last_events(query), new)
       bulk.zadd_each(key.done, bulk.zmscore(key.last_events(query), active), active)
       bulk.zadd_each(key.done, bulk.zmscore(key.idle(query), idle), idle)
       idleness.freeze(active)
-      idleness.freeze((bulk.split(idle, advancing.idle_ones(idle))))
+      idleness.freeze((bulk.split(idle, followers.idle_ones(idle))))
       bulk.zadd_all(key.since, job.now, new)
       for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, new) end
       bulk.hdel(key.clock_driven, new)
-      history.add(record.done, new)
+      history.add(progress.done, new)
     end),
-    function(record) return finish_action('done', record.done, true) end,
+    function(progress) return finish_action('done', progress.done, true) end,
   })
 end
 
@@ -310,38 +310,38 @@ local function highest_of(members, watermark, event_time)
   return watermark, event_time
 end
 
--- Remove known members of a query, in any state. Note their highest values in the record of the command, for
+-- Remove known members of a query, in any state. Note their highest values in the progress of the command, for
 -- lower_maxima().
-local function forget(record, query, members)
+local function forget(progress, query, members)
   if #members == 0 then return end
-  record.removed_watermark, record.removed_event_time =
-    highest_of(members, record.removed_watermark, record.removed_event_time)
+  progress.removed_watermark, progress.removed_event_time =
+    highest_of(members, progress.removed_watermark, progress.removed_event_time)
   for _, name in ipairs({key.max_event_times, key.active, key.frozen, key.done, key.forced_idle, key.since,
     key.last_events(query), key.idle(query)}) do
     bulk.zrem(name, members)
   end
-  advancing.remove(members)
+  followers.remove(members)
   for _, name in ipairs({key.clock_driven, key.delays, key.learned_lags}) do bulk.hdel(name, members) end
   for _, class in ipairs(ROW_CLASSES) do bulk.hdel(key.rows, row_fields(class, members)) end
 end
 
 -- Let the maxima of the job be those of the remaining members, so that the removed ones never move it again. This is a
 -- phase (see steps.lua).
-local function lower_maxima(record)
-  local watermark, event_time = record.removed_watermark, record.removed_event_time
+local function lower_maxima(progress)
+  local watermark, event_time = progress.removed_watermark, progress.removed_event_time
   local is_highest = watermark and not above(job.max_watermark, watermark)
   local is_latest = event_time and event_time == job.max_event_time
   if is_highest or is_latest then
-    local sets = advancing.sets()
+    local sets = followers.sets()
     sets[#sets + 1], sets[#sets + 2] = key.active, key.frozen
-    local remain = steps.each(record, sets, function(members)
-      record.left_watermark, record.left_event_time = highest_of(members, record.left_watermark, record.left_event_time)
+    local remain = steps.each(progress, sets, function(members)
+      progress.left_watermark, progress.left_event_time = highest_of(members, progress.left_watermark, progress.left_event_time)
     end)
     if remain then return true end
   end
-  if is_latest then job.max_event_time = record.left_event_time end
+  if is_latest then job.max_event_time = progress.left_event_time end
   if is_highest then
-    if above(job.max_watermark, record.left_watermark) then job.max_watermark = record.left_watermark end
+    if above(job.max_watermark, progress.left_watermark) then job.max_watermark = progress.left_watermark end
     local latest = highest(job.max_watermark, job.coalesced_watermark)
     if above(job.merged_highest, latest) then job.merged_highest = latest end
   end
@@ -354,17 +354,17 @@ end
 -- Evict: remove substreams; ignore unknown substreams.
 function commands.evict()
   return steps.run({
-    function(record)
+    function(progress)
       reply.load()
-      record.evicted = history.summary()
+      progress.evicted = history.summary()
     end,
-    steps.each_piece(function(record, piece)
+    steps.each_piece(function(progress, piece)
       local known = membership.split(piece.members)
-      forget(record, args.query, known)
-      history.add(record.evicted, known)
+      forget(progress, args.query, known)
+      history.add(progress.evicted, known)
     end),
     lower_maxima,
-    function(record) return finish_action('evict', record.evicted, true) end,
+    function(progress) return finish_action('evict', progress.evicted, true) end,
   })
 end
 
@@ -406,7 +406,7 @@ local function hand_over(from, to)
 end
 
 -- Move members to the successor, unless it has substreams with their names; evict the others. Return their number.
-local function remove(record, members)
+local function remove(progress, members)
   if args.successor then
     local names, from, to = {}, {}, {}
     for i, member in ipairs(members) do names[i] = args.successor .. '/' .. policy.name_of(member) end
@@ -415,8 +415,8 @@ local function remove(record, members)
     end
     if #from > 0 then hand_over(from, to) end
   end
-  forget(record, args.query, members)
-  history.add(record.removed, members)
+  forget(progress, args.query, members)
+  history.add(progress.removed, members)
   return #members
 end
 
@@ -432,20 +432,20 @@ end
 function commands.retire()
   local name, successor = args.query, args.successor
   return steps.run({
-    function(record)
+    function(progress)
       clock.read()
-      record.removed = history.summary()
+      progress.removed = history.summary()
     end,
-    function(record)  -- a query may have done substreams only
-      return steps.each(record, {key.done}, function(members)
-        record.has_done = record.has_done or #of_query(name, members) > 0
+    function(progress)  -- a query may have done substreams only
+      return steps.each(progress, {key.done}, function(members)
+        progress.has_done = progress.has_done or #of_query(name, members) > 0
       end)
     end,
-    function(record)
+    function(progress)
       clock.advance(clock.now())
       reply.remember()
       local query, is_missing = queries.get(name), redis.call('SISMEMBER', key.missing_queries, name) == 1
-      local is_empty = not record.has_done and not is_missing
+      local is_empty = not progress.has_done and not is_missing
         and redis.call('EXISTS', key.last_events(name), key.idle(name)) == 0
       if is_empty and not query.run_id then values.refuse('query_not_found', {query = name}) end
       if is_empty and query.retired then return reply.finish({applied = false}) end
@@ -467,17 +467,17 @@ function commands.retire()
       redis.call('ZREM', key.last_seen, name)
       observation.remove_placeholder(name)
     end,
-    function(record)
-      return steps.each(record, {key.last_events(name), key.idle(name)}, function(members)
-        return remove(record, members)
+    function(progress)
+      return steps.each(progress, {key.last_events(name), key.idle(name)}, function(members)
+        return remove(progress, members)
       end)
     end,
-    function(record)
-      return steps.each(record, {key.done}, function(members) return remove(record, of_query(name, members)) end)
+    function(progress)
+      return steps.each(progress, {key.done}, function(members) return remove(progress, of_query(name, members)) end)
     end,
     lower_maxima,
-    function(record)
-      history.write_action(successor and 'hand_over' or 'retire', name, record.removed, 'successor', successor)
+    function(progress)
+      history.write_action(successor and 'hand_over' or 'retire', name, progress.removed, 'successor', successor)
       evaluate.evaluate(true)
       return reply.finish({applied = true})
     end,

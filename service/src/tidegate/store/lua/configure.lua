@@ -109,30 +109,30 @@ end
 local function leave(old, member, is_active, max_event_time)
   local watermark = number(redis.call('ZSCORE', is_active and key.active or key.frozen, member))
   if not old.follows_clock then return watermark, nil end
-  local s = clock_driven.read(redis.call('HGET', key.clock_driven, member))
-  if is_active or advancing.idle_ones({member})[1] then
-    clock_driven.materialize(s, old, max_event_time)
+  local s = follower.read(redis.call('HGET', key.clock_driven, member))
+  if is_active or followers.idle_ones({member})[1] then
+    follower.materialize(s, old, max_event_time)
     watermark = s.own
-    advancing.remove({member})
+    followers.remove({member})
   end
   redis.call('HDEL', key.clock_driven, member)
   return watermark, s.history
 end
 
-local function enter_clock_driven(new, member, is_active, max_event_time, watermark, history_before)
-  local s = clock_driven.start(new, watermark)
+local function enter_follower(new, member, is_active, max_event_time, watermark, history_before)
+  local s = follower.start(new, watermark)
   if history_before and history_before.length == new.max_delay_ms then s.history = history_before end
   if is_active then redis.call('ZREM', key.active, member) end
-  local lagged = max_event_time and clock_driven.observe(s, new, max_event_time, max_event_time)
+  local lagged = max_event_time and follower.observe(s, new, max_event_time, max_event_time)
   if is_active then
-    advancing.place(member, s, new)
+    followers.place(member, s, new)
     redis.call('ZADD', key.lagged(new.limit), score(lagged or nil), member)
     job.lowest_clock_driven = math.min(job.lowest_clock_driven, watermark or -math.huge)
   elseif config.freezes_idle then
-    clock_driven.write(member, s)
+    follower.write(member, s)
   else
     redis.call('ZREM', key.frozen, member)
-    advancing.place(member, s, new, true)
+    followers.place(member, s, new, true)
     redis.call('ZADD', key.idle_lagged, score(lagged or nil), member)
   end
 end
@@ -154,7 +154,7 @@ local function change_policy(policies_before, member, is_active)
   if not policy.is_target(new) then redis.call('HDEL', key.learned_lags, member) end
   local watermark, history_before = leave(old, member, is_active, max_event_time)
   if new.follows_clock then
-    enter_clock_driven(new, member, is_active, max_event_time, watermark, history_before)
+    enter_follower(new, member, is_active, max_event_time, watermark, history_before)
   elseif is_active then
     if flat_lag then watermark = highest(watermark, minus(max_event_time, flat_lag)) end
     redis.call('ZADD', key.active, score(watermark), member)
@@ -166,70 +166,70 @@ end
 
 -- The phases of a change
 
-local function change(record)
+local function change(progress)
   reply.load()
   check_version(args.version)
-  record.before, record.has_done = redis.call('HGET', key.job, 'compiled_config'), {}
-  local before = state.decoded(record.before)
+  progress.before, progress.has_done = redis.call('HGET', key.job, 'compiled_config'), {}
+  local before = state.decoded(progress.before)
   write_config()
   history.write('config', 'actor', args.actor, 'reason', args.reason)
   if config.max_retention_ms ~= before.max_retention_ms then job.retention = nil end
-  record.starts_silence = config.idle_timeout_ms and not before.idle_timeout_ms
-  record.queries = query_names()
+  progress.starts_silence = config.idle_timeout_ms and not before.idle_timeout_ms
+  progress.queries = query_names()
 end
 
-local function expect_in_steps(record)
-  local remain = steps.each(record, {key.done}, function(members)
-    for _, member in ipairs(members) do record.has_done[policy.query_of(member)] = true end
+local function expect_in_steps(progress)
+  local remain = steps.each(progress, {key.done}, function(members)
+    for _, member in ipairs(members) do progress.has_done[policy.query_of(member)] = true end
   end)
-  if not remain then expect_queries(record.has_done) end
+  if not remain then expect_queries(progress.has_done) end
   return remain
 end
 
 -- The silence of reports without batches was not measured before, so it starts now.
-local function start_silence(record)
-  if not record.starts_silence then return end
+local function start_silence(progress)
+  if not progress.starts_silence then return end
   local names, sets = {key.last_events(''), key.idle('')}, {}
   for i, name in ipairs(names) do sets[i] = {name, '-inf', '(' .. text(job.observed_now)} end
-  return steps.each(record, sets, function(members, i)
+  return steps.each(progress, sets, function(members, i)
     bulk.zadd_all(names[i], job.observed_now, members)
     return #members
   end)
 end
 
 -- Make idle substreams active that are not silent under the new configuration.
-local function undo_idle(record)
+local function undo_idle(progress)
   local sets = {}
-  for i, query in ipairs(record.queries) do
+  for i, query in ipairs(progress.queries) do
     local idle_clock = idle_clock_of(query)
     local silent = config.idle_timeout_ms and idle_clock and text(idle_clock - config.idle_timeout_ms) or '-inf'
     sets[i] = {key.idle(query), '(' .. silent, '+inf'}
   end
   -- The stored states belong to the previous policies.
-  local before, policies, has_clock_driven = state.decoded(record.before), config.policies, config.has_clock_driven
+  local before, policies, has_followers = state.decoded(progress.before), config.policies, config.has_followers
   state.forget_config()
-  config.policies, config.has_clock_driven = before.policies, before.has_clock_driven
-  local remain = steps.each(record, sets, function(members, i)
+  config.policies, config.has_followers = before.policies, before.has_followers
+  local remain = steps.each(progress, sets, function(members, i)
     local _, active = bulk.split_by_set(key.forced_idle, members)
-    return #idleness.activate(record.queries[i], active, false)
+    return #idleness.activate(progress.queries[i], active, false)
   end)
-  config.policies, config.has_clock_driven = policies, has_clock_driven
+  config.policies, config.has_followers = policies, has_followers
   return remain
 end
 
-local function change_policies(record)
-  local before, sets = state.decoded(record.before), {}
-  for _, query in ipairs(record.queries) do
+local function change_policies(progress)
+  local before, sets = state.decoded(progress.before), {}
+  for _, query in ipairs(progress.queries) do
     sets[#sets + 1], sets[#sets + 2] = key.last_events(query), key.idle(query)
   end
-  return steps.each(record, sets, function(members, i)
+  return steps.each(progress, sets, function(members, i)
     for _, member in ipairs(members) do change_policy(before.policies, member, i % 2 == 1) end
   end)
 end
 
-local function end_change(record)
+local function end_change(progress)
   if not job.is_complete then idleness.time_out_queries() end
-  for _, query in ipairs(record.queries) do idleness.expire(query, idle_clock_of(query)) end
+  for _, query in ipairs(progress.queries) do idleness.expire(query, idle_clock_of(query)) end
   job.evaluate_each = 1
   evaluate.evaluate()
   return reply.finish({created = false, revision = job.revision})

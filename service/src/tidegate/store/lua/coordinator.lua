@@ -22,17 +22,17 @@ end
 -- reply  unfinished (true: another sweep is due immediately)
 function commands.sweep()
   return steps.run({
-    function(record)
+    function(progress)
       reply.load()
-      record.polls, record.lowest = advancing.needs_steps(), math.huge
-      if record.polls then evaluate.exclude() end
+      progress.polls, progress.lowest = followers.needs_steps(), math.huge
+      if progress.polls then evaluate.exclude() end
     end,
-    function(record)
-      if not record.polls then return end
-      local remain = steps.each(record, advancing.sets(), function(members)
-        record.lowest = math.min(record.lowest, advancing.poll(members, math.huge))
+    function(progress)
+      if not progress.polls then return end
+      local remain = steps.each(progress, followers.sets(), function(members)
+        progress.lowest = math.min(progress.lowest, followers.poll(members, math.huge))
       end)
-      if not remain then advancing.record_polls(record.lowest) end
+      if not remain then followers.record_polls(progress.lowest) end
       return remain
     end,
     function()

@@ -45,7 +45,7 @@ local function run(cap, is_sweep, has_left)
   local is_retained = emission.merge(cap, is_sweep, has_left)
   if above(job.coalesced_watermark, before) then
     if is_retained then record_limit('max_retention_ms', emission.active_sets()) end
-    for _, limit in ipairs(config.has_clock_driven and constants.POLICY_LIMITS or {}) do
+    for _, limit in ipairs(config.has_followers and constants.POLICY_LIMITS or {}) do
       record_limit(limit, {{key.lagged(limit), 0}})
     end
   end
@@ -129,29 +129,29 @@ local MAX_MADE_IDLE = 500  -- in one function call
 
 -- Remove members from the merge and keep their watermarks; return those that follow the clock.
 local function freeze_flat(members)
-  local flat, clock_driven_ones = policy.by_kind(members)
+  local flat, following = policy.by_kind(members)
   local event_times = max_event_times.of(flat)
   bulk.zadd_each(key.frozen, bulk.zmscore(key.active, flat), flat)
   bulk.zrem(key.active, flat)
   max_event_times.store(flat, event_times)
-  return clock_driven_ones
+  return following
 end
 
-local function freeze_clock_driven(members)
-  if #members > 0 then bulk.zadd_each(key.frozen, advancing.freeze(members), members) end
+local function freeze_followers(members)
+  if #members > 0 then bulk.zadd_each(key.frozen, followers.freeze(members), members) end
 end
 
 -- Remove members from the merge for good. Their watermarks stay constant.
-function idleness.freeze(members) freeze_clock_driven(freeze_flat(members)) end
+function idleness.freeze(members) freeze_followers(freeze_flat(members)) end
 
 -- Make active members of a query idle. last_events: their last events. Return whether any member follows the clock.
 function idleness.set_idle(query, members, last_events)
-  local clock_driven_ones = freeze_flat(members)
-  if config.freezes_idle then freeze_clock_driven(clock_driven_ones) else advancing.make_idle(clock_driven_ones) end
+  local following = freeze_flat(members)
+  if config.freezes_idle then freeze_followers(following) else followers.make_idle(following) end
   bulk.zadd_each(key.idle(query), last_events, members)
   bulk.zrem(key.last_events(query), members)
   bulk.zadd_all(key.since, job.now, members)
-  return #clock_driven_ones > 0
+  return #following > 0
 end
 
 -- Make members of a query idle whose last event is at or before `until_`. forced: the reason is not silence. Return
@@ -211,7 +211,7 @@ end
 function idleness.activate(query, members, under_new_lag)
   local active = bulk.split_by_set(key.idle(query), members)
   if #active == 0 then return active end
-  local flat, clock_driven_ones = policy.by_kind(active)
+  local flat, following = policy.by_kind(active)
   local watermarks, event_times = bulk.zmscore(key.frozen, flat), max_event_times.of(flat)
   for i, member in ipairs(flat) do
     local watermark, max_event_time = number(watermarks[i]), event_times[i]
@@ -221,7 +221,7 @@ function idleness.activate(query, members, under_new_lag)
   end
   bulk.zadd_each(key.active, watermarks, flat)
   max_event_times.store(flat, event_times)
-  if #clock_driven_ones > 0 then advancing.make_active(clock_driven_ones) end
+  if #following > 0 then followers.make_active(following) end
   bulk.zmove(key.idle(query), key.last_events(query), active)
   for _, name in ipairs({key.frozen, key.forced_idle}) do bulk.zrem(name, active) end
   bulk.zadd_all(key.since, job.now, active)
@@ -281,10 +281,10 @@ local function retained(has_risen, is_sweep)
 end
 
 -- Merge the active substreams, and move C. cap: bound of watermarks that follow the clock. is_sweep: retention may
--- act. has_left: see advancing.evaluate. Return whether retention moved C.
+-- act. has_left: see followers.evaluate. Return whether retention moved C.
 function emission.merge(cap, is_sweep, has_left)
   local before, max_before = job.coalesced_watermark, job.max_watermark
-  local lowest, is_unfinished = advancing.evaluate(cap or math.huge, has_left)
+  local lowest, is_unfinished = followers.evaluate(cap or math.huge, has_left)
   job.evaluation_due = (is_unfinished or state.changes.is_unfinished) and 1 or nil
   local first, flat = values.lowest_of(key.active)
   if first then
@@ -321,7 +321,7 @@ end
 -- Return the sorted sets of the active substreams, each with the number that turns a score into the watermark at the last
 -- evaluation, by addition.
 function emission.active_sets()
-  if not config.has_clock_driven then return {{key.active, 0}} end
+  if not config.has_followers then return {{key.active, 0}} end
   return {{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}
 end
 

@@ -40,7 +40,7 @@ function state.decoded(compiled)
   local found = cjson.decode(compiled)
   for _, rule in ipairs(found.policies) do
     if rule.follows_clock == nil then rule.follows_clock = rule.limit ~= nil end  -- the text is of an older version
-    found.has_clock_driven = found.has_clock_driven or rule.follows_clock
+    found.has_followers = found.has_followers or rule.follows_clock
   end
   if decoded_bytes + #compiled > MAX_DECODED_BYTES then decoded, decoded_bytes = {}, 0 end
   decoded[compiled], decoded_bytes = found, decoded_bytes + #compiled

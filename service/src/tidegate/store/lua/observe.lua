@@ -22,31 +22,31 @@ local function without_event_time(members, event_times, watermarks)
   return missing
 end
 
--- Store in the record of a command for how many new members the job has room, unless `count` members fit in any case.
+-- Store in the progress of a command for how many new members the job has room, unless `count` members fit in any case.
 -- Members that open batches will add count, too; placeholders do not count.
-function observation.look_for_room(record, count)
+function observation.look_for_room(progress, count)
   local capacity = args.max_substreams
   if not capacity then return end
   local size = membership.count()
   local open = state.changes.is_plain and {} or redis.call('ZRANGE', key.open_batches, 0, -1)
   for _, query in ipairs(open) do size = size + redis.call('SCARD', key.coming(query)) end
-  if size + count > capacity then record.room = capacity - size + redis.call('SCARD', key.missing_queries) end
+  if size + count > capacity then progress.room = capacity - size + redis.call('SCARD', key.missing_queries) end
 end
 
 -- Count the members of a query that are new. refuse_if_full() refuses the command if the job has no room for them.
-function observation.count_new(record, query, members)
-  if not record.room then return end
+function observation.count_new(progress, query, members)
+  if not progress.room then return end
   local known, coming = membership.known(members), bulk.smismember(key.coming(query), members)
   for i = 1, #members do
     if not known[i] and coming[i] == 0 then
-      record.room = record.room - 1
-      record.is_full = record.room < 0
+      progress.room = progress.room - 1
+      progress.is_full = progress.room < 0
     end
   end
 end
 
-function observation.refuse_if_full(record)
-  if record.is_full then values.refuse('too_many_substreams', {limit = args.max_substreams}) end
+function observation.refuse_if_full(progress)
+  if progress.is_full then values.refuse('too_many_substreams', {limit = args.max_substreams}) end
 end
 
 -- Values too far ahead of the clock
@@ -102,21 +102,21 @@ local function split_future(report)
 end
 
 -- Return the members of a report (members, max_event_times, watermarks) whose event times are missing, and remember in the
--- record of the command which members have entries too far ahead of the clock.
-function observation.check(record, report)
+-- progress of the command which members have entries too far ahead of the clock.
+function observation.check(progress, report)
   local _, future = split_future(report)
   if #future > 0 then
-    record.future = record.future or history.summary()
-    history.add(record.future, future)
+    progress.future = progress.future or history.summary()
+    history.add(progress.future, future)
   end
   return without_event_time(report.members, report.max_event_times, report.watermarks)
 end
 
 -- Check the members of a report that has its own members. Return whether pieces remain.
-function observation.check_members(record, query)
-  return steps.check(record, function(piece)
-    observation.count_new(record, query, piece.members)
-    return observation.check(record, piece)
+function observation.check_members(progress, query)
+  return steps.check(progress, function(piece)
+    observation.count_new(progress, query, piece.members)
+    return observation.check(progress, piece)
   end, function(missing)
     values.refuse('event_time_missing', {substreams = missing})
   end)
@@ -148,10 +148,10 @@ function observation.add_substreams(query, members, observed)
     observation.remove_placeholder(query)
   end
   bulk.srem(key.coming(query), members)
-  local flat, clock_driven_ones = policy.by_kind(members)
+  local flat, following = policy.by_kind(members)
   bulk.zadd_all(key.last_events(query), observed, members)
   bulk.zadd_all(key.active, '-inf', flat)
-  for _, member in ipairs(clock_driven_ones) do advancing.observe(member) end
+  for _, member in ipairs(following) do followers.observe(member) end
 end
 
 local function has_numbers_only(column, length)
@@ -225,9 +225,9 @@ local function observe_constant_lag(lag, names, times)
   if #exceptions > 0 then max_event_times.store(exceptions, exception_times) end
 end
 
-local function observe_clock_driven(names, times)
+local function observe_followers(names, times)
   local lines, before = bulk.hmget(key.clock_driven, names), bulk.zmscore(key.max_event_times, names)
-  for i, member in ipairs(names) do advancing.observe(member, lines[i], times[i], number(before[i])) end
+  for i, member in ipairs(names) do followers.observe(member, lines[i], times[i], number(before[i])) end
   raise_max_event_times(names, times)
 end
 
@@ -279,7 +279,7 @@ function observation.observe(query, report, observed, named)
     if lag then
       observe_constant_lag(lag, group.names, group.times)
     elseif rule.follows_clock then
-      observe_clock_driven(group.names, group.times)
+      observe_followers(group.names, group.times)
     elseif policy.is_target(rule) then
       observe_targets(group.names, group.times)
     else
@@ -323,15 +323,15 @@ local function ahead_of(known, known_times, merged)
   return ahead
 end
 
--- Add the delays of rows to those of the job in the record of the command. The columns have a list of members with rows,
+-- Add the delays of rows to those of the job in the progress of the command. The columns have a list of members with rows,
 -- and a list of buckets and rows for each. merged: C without the throttle, when the batch began or before the report.
-local function pool(record, members, columns, merged)
+local function pool(progress, members, columns, merged)
   if #members == 0 then return end
   local known, known_times, rows = measured(members, columns)
   if #known == 0 then return end
   local ahead = ahead_of(known, known_times, merged)
-  record.pooled, record.behind_merged = record.pooled or {}, record.behind_merged or {}
-  local pooled, behind_merged = record.pooled, record.behind_merged
+  progress.pooled, progress.behind_merged = progress.pooled or {}, progress.behind_merged or {}
+  local pooled, behind_merged = progress.pooled, progress.behind_merged
   for i, member in ipairs(known) do
     for bucket, count in pairs(rows[member]) do
       pooled[bucket] = (pooled[bucket] or 0) + count
@@ -343,8 +343,8 @@ local function pool(record, members, columns, merged)
   end
 end
 
-local function store_pools(record)
-  for field, together in pairs({pool = record.pooled, merged = record.behind_merged}) do
+local function store_pools(progress)
+  for field, together in pairs({pool = progress.pooled, merged = progress.behind_merged}) do
     local s = sketch.unpack(redis.call('HGET', key.delays, field))
     sketch.decay_to(s, job.max_event_time)
     sketch.add(s, together)
@@ -369,19 +369,19 @@ local function learn(members, columns)
   return relearning
 end
 
--- Return the phases (see steps.lua) that add the delays in the pieces of a command of a query. each(record, visit) visits
+-- Return the phases (see steps.lua) that add the delays in the pieces of a command of a query. each(progress, visit) visits
 -- the pieces. merged(): see pool().
 function delays.phases(query, each, merged)
-  return function(record)
+  return function(progress)
     local before = merged()
-    local remain = each(record, function(piece) pool(record, piece.delayed or {}, piece.delays, before) end)
-    if not remain and record.pooled then store_pools(record) end
+    local remain = each(progress, function(piece) pool(progress, piece.delayed or {}, piece.delays, before) end)
+    if not remain and progress.pooled then store_pools(progress) end
     return remain
-  end, function(record)
-    if not record.pooled then return false end
-    record.relearning = record.relearning or history.summary()
-    local remain = each(record, function(piece) history.add(record.relearning, learn(piece.delayed, piece.delays)) end)
-    if not remain then history.write_substreams('relearning', query, record.relearning) end
+  end, function(progress)
+    if not progress.pooled then return false end
+    progress.relearning = progress.relearning or history.summary()
+    local remain = each(progress, function(piece) history.add(progress.relearning, learn(piece.delayed, piece.delays)) end)
+    if not remain then history.write_substreams('relearning', query, progress.relearning) end
     return remain
   end
 end

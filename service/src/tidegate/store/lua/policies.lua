@@ -3,7 +3,7 @@
 -- Policies: the rules that derive a substream's watermark from its event times, as in tidegate.domain.policies.
 local text, highest, minus = values.text, values.highest, values.minus
 local job, config = state.job, state.config
-local policy, timestamp_history, clock_driven, target_completeness = {}, {}, {}, {}
+local policy, timestamp_history, follower, target_completeness = {}, {}, {}, {}
 
 -- The policy of a substream. A member is '<query>/<substream>'; query names have no slash.
 local PLACEHOLDER = {type = 'reported', accepts_watermarks = true, follows_clock = false}
@@ -59,7 +59,7 @@ function policy.of(member) return policy.among(config.policies, member) end
 
 -- Return the members whose policies do not follow the clock, and the other members, both in order.
 function policy.by_kind(members)
-  if not config.has_clock_driven then return members, {} end
+  if not config.has_followers then return members, {} end
   local flat, driven = {}, {}
   for _, member in ipairs(members) do
     local kind = policy.of(member).follows_clock and driven or flat
@@ -150,7 +150,7 @@ function timestamp_history.next_change(h, matters)
   end
 end
 
--- The state of a substream whose policy follows the clock. An evaluation must not visit every such substream, so the
+-- The state of a follower: a substream whose policy follows the clock. An evaluation must not visit every follower, so the
 -- watermarks are computed when needed. The watermark p of a policy, polled at time t, is
 -- reached + max(0, t - start):
 --
@@ -258,19 +258,19 @@ function delay.next_change(s, _, reading)
 end
 
 -- Return whether the watermark of a policy moves in steps, which a history of max event times determines.
-function clock_driven.has_history(rule) return of_type[rule.type] == delay end
+function follower.has_history(rule) return of_type[rule.type] == delay end
 
-function clock_driven.start(rule, own)
+function follower.start(rule, own)
   local s = {own = own, since = job.evaluations or 0}
-  if clock_driven.has_history(rule) then s.history = timestamp_history.start(rule.max_delay_ms) end
+  if follower.has_history(rule) then s.history = timestamp_history.start(rule.max_delay_ms) end
   return s
 end
 
-function clock_driven.read(packed) return cmsgpack.unpack(packed) end
-function clock_driven.write(member, s) redis.call('HSET', key.clock_driven, member, cmsgpack.pack(s)) end
+function follower.read(packed) return cmsgpack.unpack(packed) end
+function follower.write(member, s) redis.call('HSET', key.clock_driven, member, cmsgpack.pack(s)) end
 
 -- Record the current evaluation, which supersedes earlier evaluations with the same or a lower cap.
-function clock_driven.push_capped(cap)
+function follower.push_capped(cap)
   local evaluations = job.capped or {}
   while #evaluations > 0 and evaluations[#evaluations].cap <= cap do evaluations[#evaluations] = nil end
   evaluations[#evaluations + 1] = {sequence = job.evaluations + 1, time = job.observed_now, cap = cap}
@@ -279,10 +279,10 @@ function clock_driven.push_capped(cap)
 end
 
 -- Return the watermark that a poll of the policy would give now.
-function clock_driven.now(s, rule) return of_type[rule.type].at(s, rule, job.observed_now, job.unattended) end
+function follower.now(s, rule) return of_type[rule.type].at(s, rule, job.observed_now, job.unattended) end
 
 -- Return the watermark of the substream after the last evaluation.
-function clock_driven.own_watermark(s, rule)
+function follower.own_watermark(s, rule)
   local watermark = s.own
   for _, one in ipairs(job.capped or {}) do
     if one.sequence > s.since then
@@ -294,30 +294,30 @@ function clock_driven.own_watermark(s, rule)
 end
 
 -- Materialize own, and poll the policy as of the last evaluation.
-function clock_driven.materialize(s, rule, max_event_time)
-  s.own = clock_driven.own_watermark(s, rule)
+function follower.materialize(s, rule, max_event_time)
+  s.own = follower.own_watermark(s, rule)
   if job.evaluations > s.since then of_type[rule.type].catch_up(s, rule, max_event_time) end
   s.since = job.evaluations
 end
 
-function clock_driven.poll(s, rule, max_event_time)
+function follower.poll(s, rule, max_event_time)
   of_type[rule.type].poll(s, rule, job.observed_now, max_event_time)
 end
 
 -- Apply an event time; return the watermark by the lag alone.
-function clock_driven.observe(s, rule, event_time, max_event_time)
+function follower.observe(s, rule, event_time, max_event_time)
   local lagged = minus(event_time, rule.initial_lag)
   of_type[rule.type].observe(s, rule, lagged, max_event_time)
   return lagged
 end
 
-function clock_driven.next_change(s, rule, reading) return of_type[rule.type].next_change(s, rule, reading) end
+function follower.next_change(s, rule, reading) return of_type[rule.type].next_change(s, rule, reading) end
 
 -- Return the length of the shortest history of the job's policies, in milliseconds; nil if no policy has one.
-function clock_driven.shortest_history()
+function follower.shortest_history()
   local shortest
   for _, rule in ipairs(config.policies) do
-    if clock_driven.has_history(rule) then shortest = math.min(shortest or rule.max_delay_ms, rule.max_delay_ms) end
+    if follower.has_history(rule) then shortest = math.min(shortest or rule.max_delay_ms, rule.max_delay_ms) end
   end
   return shortest
 end
@@ -405,4 +405,4 @@ function target_completeness.learn(member, max_event_time, rows, own, pool, step
   return discarded or false
 end
 
-return policy, timestamp_history, clock_driven, target_completeness
+return policy, timestamp_history, follower, target_completeness

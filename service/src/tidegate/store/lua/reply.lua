@@ -78,7 +78,7 @@ local function would_be_emitted(watermark)
   return watermark and above(throttle.candidate(holds.cap(watermark)), job.coalesced_watermark)
 end
 
-local function clock_driven_changes(changes)
+local function follower_changes(changes)
   local member, change = lowest_of(key.next_change)
   if member then changes[#changes + 1] = math.max(change or job.observed_now, job.observed_now) end
   if redis.call('EXISTS', key.advancing, key.idle_advancing) > 0 then changes[#changes + 1] = job.observed_now + 1 end
@@ -111,7 +111,7 @@ local function next_change()
   add_first(changes, key.last_seen, config.query_timeout_ms)
   add_first(changes, key.open_batches, config.max_batch_hold_ms)
   if not state.changes.is_plain then add_first(changes, key.hold_expiry, 0) end
-  if config.has_clock_driven then clock_driven_changes(changes) end
+  if config.has_followers then follower_changes(changes) end
   if config.max_retention_ms then changes[#changes + 1] = retention_change() end
   if #changes == 0 then return nil end
   return math.min(unpack(changes))
@@ -181,7 +181,7 @@ function reply.finish(members)
   return reply.watermark_state(members)
 end
 
--- Return tidegate.domain.results.WatermarkState, with additional members.
+-- Return tidegate.domain.results.JobWatermark, with additional members.
 function reply.watermark_state(members)
   local found = members or {}
   local holder = state.changes.held_by or emission.held_by()

@@ -3,19 +3,19 @@
 -- clock.
 local number, score, highest, above, minus = values.number, values.score, values.highest, values.above, values.minus
 local job, config = state.job, state.config
-local membership, max_event_times, advancing = {}, {}, {}
+local membership, max_event_times, followers = {}, {}, {}
 
 -- The members of a job. Each member is in exactly one of these sorted sets.
 
 local function active_sets()
-  if not config.has_clock_driven then return {key.active} end
+  if not config.has_followers then return {key.active} end
   return {key.active, key.constant, key.advancing}
 end
 
 local function all_sets()
   local sets = active_sets()
   sets[#sets + 1] = key.frozen
-  if config.has_clock_driven then sets[#sets + 1], sets[#sets + 2] = key.idle_constant, key.idle_advancing end
+  if config.has_followers then sets[#sets + 1], sets[#sets + 2] = key.idle_constant, key.idle_advancing end
   return sets
 end
 
@@ -61,7 +61,7 @@ function membership.watermarks(members)
     if not active[i] and not frozen[i] then driven[#driven + 1], places[#places + 1] = member, i end
   end
   for at, packed in ipairs(bulk.hmget(key.clock_driven, driven)) do
-    local watermark = packed and clock_driven.own_watermark(clock_driven.read(packed), policy.of(driven[at]))
+    local watermark = packed and follower.own_watermark(follower.read(packed), policy.of(driven[at]))
     found[places[at]] = watermark or false
   end
   return found
@@ -117,9 +117,9 @@ function max_event_times.exceptions(members, times, is_out_of_range)
   return exceptions, latest
 end
 
--- The substreams whose policies follow the clock, in sorted sets, so that an evaluation costs O(log n): key.constant,
--- key.advancing and key.next_change (see tidegate.store.keyspace). Idle substreams follow the clock, too. They are in
--- key.idle_constant and key.idle_advancing, and count towards the max watermark only.
+-- Followers: the substreams whose policies follow the clock, in sorted sets, so that an evaluation costs O(log n):
+-- key.constant, key.advancing and key.next_change (see tidegate.store.keyspace). Idle followers are in key.idle_constant
+-- and key.idle_advancing, and count towards the max watermark only.
 --
 -- job.lowest_clock_driven is the lowest own watermark of these substreams. An evaluation raises this value to
 -- max(lowest, min(P, cap)), where P is the lowest policy watermark. The result is exact unless a substream has left
@@ -135,13 +135,13 @@ local function sets_of(is_idle)
 end
 
 -- Return a column: whether a member is idle and follows the clock.
-function advancing.idle_ones(members) return bulk.zmscore(key.idle_lagged, members) end
+function followers.idle_ones(members) return bulk.zmscore(key.idle_lagged, members) end
 
 -- Write the state of a substream, and add it to its sorted sets.
-function advancing.place(member, s, rule, is_idle)
-  clock_driven.write(member, s)
+function followers.place(member, s, rule, is_idle)
+  follower.write(member, s)
   local reading = highest(s.own, s.reached)
-  local change = clock_driven.next_change(s, rule, reading)
+  local change = follower.next_change(s, rule, reading)
   local constant, moving = sets_of(is_idle)
   redis.call('ZREM', moving, member)
   redis.call('ZADD', constant, score(reading), member)
@@ -152,7 +152,7 @@ function advancing.place(member, s, rule, is_idle)
   end
 end
 
-function advancing.remove(members)
+function followers.remove(members)
   for _, name in ipairs({key.constant, key.advancing, key.next_change, key.idle_constant, key.idle_advancing,
     key.idle_lagged}) do
     bulk.zrem(name, members)
@@ -165,40 +165,40 @@ local function each(members, visit)
   local event_times, lines = bulk.zmscore(key.max_event_times, members), bulk.hmget(key.clock_driven, members)
   for i, member in ipairs(members) do
     local rule = policy.of(member)
-    visit(member, clock_driven.read(lines[i]), rule, number(event_times[i]), i)
+    visit(member, follower.read(lines[i]), rule, number(event_times[i]), i)
   end
 end
 
 -- Let active members be idle.
-function advancing.make_idle(members)
+function followers.make_idle(members)
   bulk.zmove(key.constant, key.idle_constant, members)
   bulk.zmove(key.advancing, key.idle_advancing, members)
   for _, limit in ipairs(constants.POLICY_LIMITS) do bulk.zmove(key.lagged(limit), key.idle_lagged, members) end
 end
 
 -- Remove members; return their watermarks, which then stay constant.
-function advancing.freeze(members)
+function followers.freeze(members)
   local watermarks = {}
   each(members, function(member, s, rule, max_event_time)
-    clock_driven.materialize(s, rule, max_event_time)
+    follower.materialize(s, rule, max_event_time)
     watermarks[#watermarks + 1] = score(s.own)
-    clock_driven.write(member, s)
+    follower.write(member, s)
   end)
-  advancing.remove(members)
+  followers.remove(members)
   return watermarks
 end
 
 -- Let idle members be active, with their stored state.
-function advancing.make_active(members)
-  local idle = advancing.idle_ones(members)
+function followers.make_active(members)
+  local idle = followers.idle_ones(members)
   for _, name in ipairs({key.idle_constant, key.idle_advancing, key.idle_lagged}) do bulk.zrem(name, members) end
   each(members, function(member, s, rule, max_event_time, i)
     if idle[i] then
-      clock_driven.materialize(s, rule, max_event_time)
+      follower.materialize(s, rule, max_event_time)
     else  -- frozen
       s.since = job.evaluations
     end
-    advancing.place(member, s, rule)
+    followers.place(member, s, rule)
     local lagged = max_event_time and minus(max_event_time, rule.initial_lag)
     redis.call('ZADD', key.lagged(rule.limit), score(lagged), member)
     job.lowest_clock_driven = math.min(job.lowest_clock_driven, s.own or -math.huge)
@@ -207,32 +207,32 @@ function advancing.make_active(members)
 end
 
 -- Apply an event time to an active member, or add a new member. packed: the stored state of the member, if any.
-function advancing.observe(member, packed, event_time, before)
+function followers.observe(member, packed, event_time, before)
   local rule, s = policy.of(member), nil
   if packed then
-    s = clock_driven.read(packed)
-    clock_driven.materialize(s, rule, before)
+    s = follower.read(packed)
+    follower.materialize(s, rule, before)
   else
-    s = clock_driven.start(rule)
+    s = follower.start(rule)
     job.lowest_clock_driven = -math.huge
   end
-  local lagged = event_time and clock_driven.observe(s, rule, event_time, highest(event_time, before))
-  advancing.place(member, s, rule)
+  local lagged = event_time and follower.observe(s, rule, event_time, highest(event_time, before))
+  followers.place(member, s, rule)
   if event_time or not packed then
     redis.call('ZADD', key.lagged(rule.limit), 'GT', score(lagged or nil), member)
   end
 end
 
 -- Materialize members, and call visit(member, s, rule, max_event_time, i).
-function advancing.each_materialized(members, visit)
+function followers.each_materialized(members, visit)
   each(members, function(member, s, rule, max_event_time, i)
-    clock_driven.materialize(s, rule, max_event_time)
+    follower.materialize(s, rule, max_event_time)
     visit(member, s, rule, max_event_time, i)
   end)
 end
 
 -- Return the sorted sets that together have each member once, in an order that evaluations do not change.
-function advancing.sets()
+function followers.sets()
   local sets = {}
   for i, limit in ipairs(constants.POLICY_LIMITS) do sets[i] = key.lagged(limit) end
   sets[#sets + 1] = key.idle_lagged
@@ -240,13 +240,13 @@ function advancing.sets()
 end
 
 -- Poll members. Return the lowest own watermark of the active ones.
-function advancing.poll(members, cap)
-  local lowest, idle = math.huge, advancing.idle_ones(members)
-  advancing.each_materialized(members, function(member, s, rule, max_event_time, i)
-    clock_driven.poll(s, rule, max_event_time)
+function followers.poll(members, cap)
+  local lowest, idle = math.huge, followers.idle_ones(members)
+  followers.each_materialized(members, function(member, s, rule, max_event_time, i)
+    follower.poll(s, rule, max_event_time)
     if s.reached then s.own = highest(s.own, math.min(s.reached, cap)) end
     s.since = job.evaluations + 1
-    advancing.place(member, s, rule, idle[i])
+    followers.place(member, s, rule, idle[i])
     if not idle[i] then lowest = math.min(lowest, s.own or -math.huge) end
     job.max_watermark = highest(s.own, job.max_watermark)
   end)
@@ -254,7 +254,7 @@ function advancing.poll(members, cap)
 end
 
 -- Record an evaluation that has polled all members.
-function advancing.record_polls(lowest)
+function followers.record_polls(lowest)
   job.lowest_clock_driven = lowest
   job.capped, job.gaps = nil, nil
   job.evaluate_each = nil
@@ -271,24 +271,24 @@ local function are_many()
 end
 
 -- Return whether each member must be polled in steps, before the next evaluation.
-function advancing.needs_steps()
-  return config.has_clock_driven and not job.is_complete and is_each_due() and are_many()
+function followers.needs_steps()
+  return config.has_followers and not job.is_complete and is_each_due() and are_many()
 end
 
 -- Move at most CHUNK members that are due to advance or to take a step; return their number.
 local function take_changes()
   local due = redis.call('ZRANGE', key.next_change, '-inf', job.observed_now, 'BYSCORE', 'LIMIT', 0, bulk.CHUNK)
   if #due == 0 then return 0 end
-  local idle, moved, scored = advancing.idle_ones(due), {}, {{}, {}}  -- the members that begin to advance
+  local idle, moved, scored = followers.idle_ones(due), {}, {{}, {}}  -- the members that begin to advance
   each(due, function(member, s, rule, max_event_time, i)
-    if clock_driven.has_history(rule) then
-      clock_driven.materialize(s, rule, max_event_time)
-      clock_driven.poll(s, rule, max_event_time)
-      return advancing.place(member, s, rule, idle[i])
+    if follower.has_history(rule) then
+      follower.materialize(s, rule, max_event_time)
+      follower.poll(s, rule, max_event_time)
+      return followers.place(member, s, rule, idle[i])
     end
-    local _, distance = clock_driven.next_change(s, rule, highest(s.own, s.reached))
+    local _, distance = follower.next_change(s, rule, highest(s.own, s.reached))
     if math.abs(distance) > values.HIGHEST then  -- no exact score: constant until the next evaluation
-      redis.call('ZADD', (sets_of(idle[i])), score(highest(s.own, clock_driven.now(s, rule))), member)
+      redis.call('ZADD', (sets_of(idle[i])), score(highest(s.own, follower.now(s, rule))), member)
       redis.call('ZADD', key.next_change, score(job.observed_now + 1), member)
     else
       local of_kind = scored[idle[i] and 2 or 1]
@@ -325,7 +325,7 @@ local function extremes()
 end
 
 local function note_gap()
-  local shortest = clock_driven.shortest_history()
+  local shortest = follower.shortest_history()
   if not shortest or not job.evaluated or job.observed_now - job.evaluated <= shortest then return end
   job.gaps = job.gaps or {}
   table.insert(job.gaps, {from = job.evaluated, to = job.observed_now})
@@ -334,10 +334,10 @@ end
 
 local function poll_each(cap)
   local lowest = math.huge
-  for _, name in ipairs(advancing.sets()) do
-    lowest = math.min(lowest, advancing.poll(redis.call('ZRANGE', name, 0, -1), cap))
+  for _, name in ipairs(followers.sets()) do
+    lowest = math.min(lowest, followers.poll(redis.call('ZRANGE', name, 0, -1), cap))
   end
-  advancing.record_polls(lowest)
+  followers.record_polls(lowest)
 end
 
 -- Evaluate without polling each member; return whether more changes are due.
@@ -355,7 +355,7 @@ local function evaluate_sets(cap, has_left)
     job.lowest_clock_driven = lowest == math.huge and lowest or math.max(job.lowest_clock_driven, math.min(lowest, cap))
   end
   if top > -math.huge then job.max_watermark = highest(math.min(top, cap), job.max_watermark) end
-  if clock_driven.push_capped(cap) >= MAX_CAPPED then job.evaluate_each = 1 end
+  if follower.push_capped(cap) >= MAX_CAPPED then job.evaluate_each = 1 end
   job.evaluated, job.unattended_at_evaluation = job.observed_now, job.unattended
   job.evaluations = job.evaluations + 1
   return is_unfinished
@@ -363,21 +363,21 @@ end
 
 -- Evaluate the members. cap: bound of their watermarks (infinite: none). has_left: a member became idle in this
 -- command. Return the lowest own watermark (infinite if there are no members), and whether another evaluation is due.
-function advancing.evaluate(cap, has_left)
+function followers.evaluate(cap, has_left)
   local is_unfinished = false
-  if not config.has_clock_driven or redis.call('EXISTS', key.clock_driven) == 0 then
-    advancing.record_polls(math.huge)
+  if not config.has_followers or redis.call('EXISTS', key.clock_driven) == 0 then
+    followers.record_polls(math.huge)
   elseif is_each_due() then
     if are_many() then return job.lowest_clock_driven, true end
     poll_each(cap)
   else
     is_unfinished = evaluate_sets(cap, has_left)
   end
-  if cap < math.huge and config.has_clock_driven then
+  if cap < math.huge and config.has_followers then
     local _, top = extremes()
     is_unfinished = is_unfinished or top > cap
   end
   return job.lowest_clock_driven, is_unfinished
 end
 
-return membership, max_event_times, advancing
+return membership, max_event_times, followers

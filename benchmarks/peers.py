@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from redis.asyncio import Redis
 
 from tidegate.store.functions import map_of, reply_of
-from tidegate.store.keyspace import JOBS, SWEEPS, job_key
+from tidegate.store.keyspace import ONE_SERVER
 from tidegate.store.library import library
 
 STARTED_IN_S = 30.0
@@ -107,7 +107,8 @@ async def awaited_report(job: str, body: Report) -> Answer:
         "min_event_times": [],
         "tokens": [],
     }
-    call = ("FCALL", library().function("report"), 3, job_key(job), SWEEPS, JOBS, msgpack.encode(arguments))
+    keys = ONE_SERVER.of_call(job)
+    call = ("FCALL", library().function("report"), len(keys), *keys, msgpack.encode(arguments))
     reply = reply_of(await redis().execute_command(*call))  # type: ignore[no-untyped-call]
     holder = map_of(reply["held_by"])
     return Answer(

@@ -20,7 +20,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.policies import LimitingLag, LimitingTimestampAndWallClockLag, Policy
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate.store.keyspace import JOBS, SWEEPS, job_key
+from tidegate.store.keyspace import ONE_SERVER
 from tidegate.store.library import library
 
 Result = TypeVar("Result")
@@ -70,7 +70,8 @@ class Bench:
 
     def reports(self, k: int, merged: int) -> float:
         """Return the microseconds per report by the function, with ``merged`` reports in each call."""
-        command = ("FCALL", library().function("report"), 3, job_key("reports"), SWEEPS, JOBS)
+        keys = ONE_SERVER.of_call("reports")
+        command = ("FCALL", library().function("report"), len(keys), *keys)
         columns = {"watermarks": [], "min_event_times": [], "tokens": [], "now_ms": START, "unscheduled": True}
 
         def calls(names: list[str], event_time: int) -> list[tuple[object, ...]]:

@@ -338,7 +338,7 @@ class WallClockState(PolicyState):
         return max(reached + policy.wall_clock_lag_ms - unattended_ms, at.observed_ms + 1)
 
 
-# ``target_completeness``: a lag learned from the delays of rows, so that a stated share of them is on time
+# ``target_completeness``: a lag learned from the delays of rows, for a target share of on-time rows
 
 LOWEST_TARGET, HIGHEST_TARGET = 0.5, 0.999999
 ROWS_BEYOND = 10

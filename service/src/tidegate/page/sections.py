@@ -1,4 +1,4 @@
-"""The sections of pages, as markup."""
+"""The sections of the list of jobs and of the page of a job, as markup."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence

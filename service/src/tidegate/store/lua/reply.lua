@@ -6,8 +6,8 @@ local clock, schedule, reply = {}, {}, {}
 
 -- The clock of a job, which never goes back. Observed time excludes the time in which no coordinator ran.
 --
--- Each command shows that a coordinator runs, and so does the sweeper of each coordinator (commands.due). A gap of more than
--- args.unattended_after_ms between two of them is unattended time of every job of the bucket.
+-- Each command shows that a coordinator runs, and so does the sweeper of each coordinator (commands.due). If neither comes
+-- for more than args.unattended_after_ms, this time is unattended time of every job of the bucket.
 local ATTENDED_EACH_MS = 250  -- so that most commands do not write it
 
 -- Return the processing time of this command: the time of the Redis server, unless a test sets one. Refuse a time after

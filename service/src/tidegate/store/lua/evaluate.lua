@@ -1,3 +1,4 @@
+-- @include followers
 -- @include history
 -- @include substreams
 -- Everything between a change and an emitted watermark, as in tidegate.domain.evaluate. The evaluation decides which
@@ -29,11 +30,10 @@ end
 -- became idle.
 function evaluate.exclude()
   holds.expire()
+  holds.release_overdue_batches()
   local has_left = idleness.time_out_queries()
   has_left = idleness.expire_remaining() or has_left
-  has_left = idleness.expire('', job.observed_now) or has_left
-  holds.release_overdue_batches()
-  return has_left
+  return idleness.expire('', job.observed_now) or has_left
 end
 
 -- cap: bound of watermarks that follow the clock. is_sweep: retention may act. has_left: a substream that follows the clock

@@ -56,7 +56,7 @@ def files(root: Path) -> list[Path]:
 
 def part_of(module: str) -> str:
     """Return the part of the service that a module belongs to; "" for the package itself."""
-    if module.startswith(("tidegate.http.routes", "tidegate.http.hot")):  # what serves the calls, not the way to it
+    if module.startswith("tidegate.http.routes"):  # what serves the calls, not the way to it
         return "http.routes"
     return module.split(".")[1] if "." in module else ""
 

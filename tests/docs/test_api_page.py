@@ -9,7 +9,7 @@ import pytest
 
 import tidegate
 from tests.support.roles import MAY
-from tidegate.auth.callers import AccessDenied
+from tidegate.auth.callers import CallerError
 from tidegate.domain.errors import DomainError
 from tidegate.http.problems import ERRORS, STORE_ERRORS
 from tidegate.runtime.wakeups import TooManyWaiting
@@ -52,7 +52,7 @@ def test_every_error_code_is_listed_with_its_status() -> None:
 def test_every_raised_error_has_a_status() -> None:
     """An error without a status would be answered with 500."""
     raised = {error.code for error in DomainError.__subclasses__()} | {TooManyWaiting.code}
-    raised |= {error.code for error in AccessDenied.__subclasses__()} | {FrameInForce.code} | {*STORE_ERRORS}
+    raised |= {error.code for error in CallerError.__subclasses__()} | {FrameInForce.code} | {*STORE_ERRORS}
     text = "\n".join(path.read_text() for path in SERVICE.rglob("*.py"))
     raised |= set(re.findall(r'Problem\(\s*"(\w+)"', text))
     assert raised == ERRORS.keys()

@@ -20,12 +20,12 @@ from tidegate.auth.usage import KeyUsage
 from tidegate.auth.watermark_tokens import Tokens
 from tidegate.http.bodies import BodyReader, JsonAnswer
 from tidegate.http.guard import BodyMemory, Guard
-from tidegate.http.hot import DOCUMENT, DirectCalls
 from tidegate.http.observed import Observed
 from tidegate.http.openapi import openapi_document
 from tidegate.http.problems import register
 from tidegate.http.request import Context, authorise, check_roles, refuse_unknown
 from tidegate.http.routes import actions, history, jobs, keys, monitoring, reports, state
+from tidegate.http.routes.hot import DOCUMENT, DirectCalls
 from tidegate.http.turns import InTurn, Turns
 from tidegate.page import actions as page_actions
 from tidegate.page import layout, pages

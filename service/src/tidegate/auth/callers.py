@@ -1,8 +1,8 @@
-"""Callers of requests, their permissions, and the errors for calls that they may not make.
+"""Callers of requests, their permissions, and and the errors about them.
 
 ::
 
-    AccessDenied
+    CallerError
     ├── KeyRequired       no key was sent
     ├── KeyUnknown        the key does not exist, or was revoked
     ├── KeyExpired        the key has expired
@@ -27,8 +27,8 @@ CHALLENGE = 'Bearer realm="tidegate"'
 INVALID_TOKEN = f'{CHALLENGE}, error="invalid_token"'
 
 
-class AccessDenied(Exception):
-    """Base class of the errors for calls that the caller may not make.
+class CallerError(Exception):
+    """Base class of the errors about the caller of a call: its key, role, quota or rate.
 
     Attributes:
         code: Stable code of the error.
@@ -44,14 +44,14 @@ class AccessDenied(Exception):
         self.details = details
 
 
-class KeyRequired(AccessDenied):
+class KeyRequired(CallerError):
     """Raised when a call has no key."""
 
     code = "key_required"
     challenge = CHALLENGE
 
 
-class KeyUnknown(AccessDenied):
+class KeyUnknown(CallerError):
     """Raised when the key of a call does not exist or was revoked."""
 
     code = "key_unknown"
@@ -61,26 +61,26 @@ class KeyUnknown(AccessDenied):
         super().__init__("This key does not exist, or was revoked; use another key.")
 
 
-class KeyExpired(AccessDenied):
+class KeyExpired(CallerError):
     """Raised when the key of a call has expired."""
 
     code = "key_expired"
     challenge = INVALID_TOKEN
 
 
-class RoleNotAllowed(AccessDenied):
+class RoleNotAllowed(CallerError):
     """Raised when the role of the key does not allow the call."""
 
     code = "role_not_allowed"
 
 
-class JobNotAllowed(AccessDenied):
+class JobNotAllowed(CallerError):
     """Raised when the name of the job does not begin with the prefix of the key."""
 
     code = "job_not_allowed"
 
 
-class QuotaExceeded(AccessDenied):
+class QuotaExceeded(CallerError):
     """Raised when a call exceeds a quota of the key."""
 
     code = "quota_exceeded"
@@ -93,7 +93,7 @@ class QuotaExceeded(AccessDenied):
         super().__init__(message, quota=quota, limit=limit, key=key)
 
 
-class RateLimited(AccessDenied):
+class RateLimited(CallerError):
     """Raised when a key makes too many calls per second."""
 
     code = "rate_limited"

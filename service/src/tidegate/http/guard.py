@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidegate.auth.callers import AccessDenied, authenticate
+from tidegate.auth.callers import CallerError, authenticate
 from tidegate.auth.keyring import Keyring
 from tidegate.auth.usage import KeyUsage
 from tidegate.http.call import call_of
@@ -214,7 +214,7 @@ class Guard:
             call_of(scope).caller = caller
             if caller.key is not None:
                 self.usage.request(caller.key)
-        except AccessDenied as error:
+        except CallerError as error:
             return problem_of(error)
         return None
 

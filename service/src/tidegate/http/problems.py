@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
-from tidegate.auth.callers import AccessDenied
+from tidegate.auth.callers import CallerError
 from tidegate.domain.errors import MAX_LISTED, DomainError, EventTimeMissing, StateDamaged
 from tidegate.http.call import call_of
 from tidegate.runtime.wakeups import TooManyWaiting
@@ -198,7 +198,7 @@ class Problem(Exception):
         return Response(self.body(), self.status, self.headers, "application/problem+json")
 
 
-HANDLED = (Problem, DomainError, AccessDenied, TooManyWaiting, RequestValidationError, RedisError)
+HANDLED = (Problem, DomainError, CallerError, TooManyWaiting, RequestValidationError, RedisError)
 """Exceptions that :func:`problem_of` turns into problems."""
 
 
@@ -213,7 +213,7 @@ def problem_of(error: Exception) -> Problem:
             if isinstance(error, EventTimeMissing):
                 members["field"] = "max_event_times"
             return Problem(error.code, str(error), members=members)
-        case AccessDenied():
+        case CallerError():
             headers = {"WWW-Authenticate": error.challenge} if error.challenge else None
             return Problem(error.code, str(error), headers, error.details)
         case TooManyWaiting():

@@ -24,7 +24,7 @@ LAYERS = [
     ["actions"],
     ["reads"],
     ["protocol"],
-    ["arguments", "batch", "columns", "frame", "spark_settings", "versions", "logs"],
+    ["arguments", "batch", "columns", "frame", "spark_session", "logs"],
     ["config", "substreams", "clock", "days", "errors"],
 ]
 """Layers from top to bottom. A module may import from its own layer and from lower ones, without a cycle."""

@@ -13,7 +13,7 @@ from tests.support.native import ms
 from tests.support.native import to_the_end as natively_to_the_end
 from tests.support.streams import to_the_end
 from tidegate_spark import SOURCE_PARTITION, CoordinatorUnavailable, Job, connect, windows
-from tidegate_spark.spark_settings import setting
+from tidegate_spark.spark_session import setting
 from tidegate_spark.testing import FileBatches
 
 SCHEMA = "`at.time` timestamp, d double, n decimal(6, 2), b boolean, day date, `key.one` string, v long"

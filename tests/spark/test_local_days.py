@@ -14,7 +14,7 @@ from tests.support.streams import to_the_end
 from tidegate_spark import InvalidUsage, Job, start, windows
 from tidegate_spark.days import DAY_MS
 from tidegate_spark.frame import Frame
-from tidegate_spark.spark_settings import setting
+from tidegate_spark.spark_session import setting
 from tidegate_spark.testing import FileBatches
 
 ZONE = ZoneInfo("America/New_York")

@@ -18,7 +18,7 @@ from tidegate_spark.hook.classify import HIGHEST, RowClassifier
 from tidegate_spark.hook.delays import DelayMeasurement, DelayOrder
 from tidegate_spark.hook.folding import FullFold, on_driver
 from tidegate_spark.protocol.fold import Fold
-from tidegate_spark.protocol.reporter import DELAYS_PER_CALL, in_calls
+from tidegate_spark.protocol.reports import DELAYS_PER_CALL, in_calls
 from tidegate_spark.substreams import name_of, values_of
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 

@@ -30,7 +30,7 @@ from tests.support.partitions import TOTAL, four_partitions
 from tests.support.streams import LAG, kill, known
 from tests.support.waiting import until
 from tidegate_spark import SOURCE_PARTITION, InvalidUsage, Job, limiting_lag
-from tidegate_spark.spark_settings import setting
+from tidegate_spark.spark_session import setting
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 # Spark's workers do not know the modules of the tests.

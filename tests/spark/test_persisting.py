@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from tests.support.streams import rows, to_the_end
 from tidegate_spark import Committed, Job
-from tidegate_spark.hook.persisting import reason_to_persist
+from tidegate_spark.hook.plan import reason_to_persist
 from tidegate_spark.testing import FileBatches
 
 

@@ -15,8 +15,7 @@ from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import HIGHEST, LOWEST, RowClassifier
 from tidegate_spark.hook.delays import DelayMeasurement
 from tidegate_spark.hook.folding import FullFold, PlainFold, on_driver
-from tidegate_spark.protocol.fold import HOURS_PER_COMMIT, Fold
-from tidegate_spark.protocol.hours import HOUR, HOURS_KEPT, Hours, merge_hours, spread
+from tidegate_spark.protocol.fold import HOUR, HOURS_KEPT, HOURS_PER_COMMIT, Fold, Hours, merge_hours, spread
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 LATEST = 50 * HOUR

@@ -14,7 +14,7 @@ from tests.support.streams import rows, to_the_end
 from tests.support.windows import SECOND, Results, tens
 from tidegate_spark import InvalidUsage, Job, windows
 from tidegate_spark.protocol.checkpoint import Checkpoint
-from tidegate_spark.spark_settings import setting
+from tidegate_spark.spark_session import setting
 from tidegate_spark.testing import FileBatches
 from tidegate_spark.windows.state import FileState
 from tidegate_spark.windows.windowing import VERSIONS_KEPT

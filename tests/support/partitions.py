@@ -8,7 +8,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from tidegate_spark.versions import PYTHON_SOURCES, version_of
+from tidegate_spark.spark_session import PYTHON_SOURCES, version_of
 
 try:
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition

@@ -25,8 +25,8 @@ from tests.support.waiting import until
 from tests.support.windows import SECOND, Results
 from tests.support.windows import tens as windows_of_ten
 from tidegate_spark import InvalidUsage, Job
+from tidegate_spark.spark_session import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, version_of
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
-from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, version_of
 
 ROWS = [[("a", 1), ("b", 2), ("a", 12)], [("a", 25), ("b", 11), ("b", 3)], [("a", 47), ("b", 44), ("a", 38)]]
 """Three batches. With a lag of ten seconds, no row is late within its substream. The last watermark is 34 s."""

@@ -1,13 +1,12 @@
 """Arguments of a job's methods, converted to the form of the API."""
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from tidegate_spark.batch import EPOCH
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.substreams import Values, name_of
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def time_number(name: str, time: Any, round_up: bool = False) -> int:
@@ -24,7 +23,7 @@ def time_number(name: str, time: Any, round_up: bool = False) -> int:
     if isinstance(time, datetime):
         if time.tzinfo is None:
             raise InvalidUsage(f"{name}={time!r} has no time zone: give it one, such as datetime.UTC.")
-        whole, rest = divmod(time - _EPOCH, timedelta(milliseconds=1))
+        whole, rest = divmod(time - EPOCH, timedelta(milliseconds=1))
         return whole + (round_up and bool(rest))
     if not isinstance(time, int) or isinstance(time, bool):
         raise InvalidUsage(f"{name} must be a datetime with a time zone, or a whole number; it is {time!r}.")

@@ -3,7 +3,6 @@
 Expressions are SQL text. PySpark makes several calls to the JVM for each operation on a ``Column``, and one for a text.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,35 +12,6 @@ from pyspark.sql.types import BinaryType, DataType, LongType, TimestampNTZType, 
 
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.substreams import SOURCE_PARTITION, SourcePartition, Substream
-from tidegate_spark.versions import is_connect
-
-_REPARTITIONING = frozenset(
-    {
-        "Repartition",
-        "RepartitionByExpression",
-        "RebalancePartitions",
-        "Aggregate",
-        "Distinct",
-        "Deduplicate",
-        "DeduplicateWithinWatermark",
-        "Join",
-        "Window",
-        "Sort",
-        "GlobalLimit",
-        "Intersect",
-        "Except",
-        "FlatMapGroupsInPandas",
-        "FlatMapGroupsInPandasWithState",
-        "FlatMapGroupsWithState",
-        "TransformWithState",
-        "TransformWithStateInPandas",
-        "TransformWithStateInPySpark",
-    }
-)
-"""Steps of a plan after which a row's partition may not be that of the source."""
-
-_FILES = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
-"""Sources whose partitions depend on the sizes of the files in a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,21 +62,6 @@ class Columns:
                 f"substream={self.substream!r} must be the name of a column, a list of names, SOURCE_PARTITION or None."
             )
 
-    def reason_against_partitions(self, df: DataFrame) -> str | None:
-        """Return why the partitions of a stream are not those of its source; None unless they are the substreams.
-
-        Under Spark Connect, the client cannot see the steps of a stream.
-        """
-        if self.substream is not SOURCE_PARTITION or is_connect(df.sparkSession):
-            return None
-        for node in _nodes(df._jdf.queryExecution().analyzed()):
-            name = str(node.nodeName())
-            if name in _REPARTITIONING:
-                return f"the stream has the step {name}, after which the partitions may not be those of the source"
-            if name == "StreamingRelation" and (source := str(node.dataSource().className()).lower()) in _FILES:
-                return f"the partitions of the source {source} depend on the sizes of the files in each batch"
-        return None
-
     def are_timestamps(self, df: DataFrame) -> bool:
         """Return whether event times are timestamps. Watermarks are then epoch milliseconds."""
         return not isinstance(df.schema[self.event_time].dataType, LongType)
@@ -144,13 +99,6 @@ def check_stream(method: str, df: Any) -> None:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
-
-
-def _nodes(plan: Any) -> Iterator[Any]:
-    yield plan
-    children = plan.children()
-    for index in range(children.size()):
-        yield from _nodes(children.apply(index))
 
 
 def whole_times(times: pa.Array | pa.ChunkedArray) -> list[int | None]:

@@ -19,10 +19,10 @@ from tidegate_spark.native.options import NativeOptions, delay_of, frame_of
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.retry import DEFAULT_ON_OUTAGE, OnOutage
 from tidegate_spark.protocol.transport import HttpTransport, check_key, check_url
+from tidegate_spark.spark_session import check_native, check_session
 from tidegate_spark.start import check_start
 from tidegate_spark.stream import Stream
 from tidegate_spark.substreams import Substream
-from tidegate_spark.versions import check_native, check_session
 
 
 class Job(JobActions):

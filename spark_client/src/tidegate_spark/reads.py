@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 from tidegate_spark.arguments import check_list, name_given, time_number
 from tidegate_spark.batch import ROW_CLASSES
 from tidegate_spark.config import milliseconds
-from tidegate_spark.protocol import events
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.substreams import Values
 
@@ -64,7 +63,7 @@ class JobReads:
         Args:
             kind: Kinds of records, such as ``["emission"]``; default: all kinds.
         """
-        return events.watch(self.connection, kind)
+        return self.connection.watch(kind)
 
     def explain(self, limit: int = 3) -> dict[str, Any]:
         """Return the holders of the watermark, their deadlines, and the watermark without them.

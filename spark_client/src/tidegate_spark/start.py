@@ -20,16 +20,22 @@ from tidegate_spark.frame import Frame
 from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
 from tidegate_spark.hook.handlers import BatchHandler, RowHandler, UserFunction
 from tidegate_spark.hook.heartbeat import HeartbeatListener
-from tidegate_spark.hook.persisting import reason_to_persist
-from tidegate_spark.logs import QueryLog
+from tidegate_spark.hook.plan import reason_to_persist, warn_of_partitions
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.pinned_watermarks import KEPT, PinnedWatermarks
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.protocol.settings import InputComplete, QuerySettings
-from tidegate_spark.spark_settings import BATCHES_RETAINED, IDLE_EVENT_INTERVAL, setting
-from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, PYTHON_SOURCES, is_connect, version_of
+from tidegate_spark.spark_session import (
+    AVAILABLE_NOW_OF_PYTHON_SOURCES,
+    BATCHES_RETAINED,
+    IDLE_EVENT_INTERVAL,
+    PYTHON_SOURCES,
+    is_connect,
+    setting,
+    version_of,
+)
 from tidegate_spark.windows.builder import WindowSettings
 from tidegate_spark.windows.windowing import Windowing
 
@@ -210,17 +216,6 @@ def check_days(spark: SparkSession, frame: Frame) -> None:
                 f"Python and Java disagree about the day of {utc_text(noon)} in {frame.time_zone}. Update the time "
                 "zones of the older one: the package tzdata for Python, or the Java runtime."
             )
-
-
-def warn_of_partitions(log: QueryLog, columns: Columns, df: DataFrame) -> None:
-    """Warn if the substreams are to be the partitions of the source, and the partitions of the stream are not."""
-    reason = columns.reason_against_partitions(df)
-    if reason is not None:
-        log.warning(
-            "substream=SOURCE_PARTITION: %s. A substream then has rows of several partitions, and rows may be late. "
-            "Name columns that identify a substream, such as ['topic', 'partition'] of Kafka, or remove the step.",
-            reason,
-        )
 
 
 def located(spark: SparkSession, location: str) -> str:

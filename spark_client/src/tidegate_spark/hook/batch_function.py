@@ -19,6 +19,7 @@ Invariants:
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,12 +33,12 @@ from tidegate_spark.hook.classify import HIGHEST, RowClassifier, RowRoute
 from tidegate_spark.hook.delays import DelayMeasurement, DelayOrder, needs_delays
 from tidegate_spark.hook.folding import FoldMethod, FullFold, Mode, PlainFold, on_driver, on_executors
 from tidegate_spark.hook.handlers import BatchHandler, BatchRows, UserFunction, UserFunctionError, call_user
-from tidegate_spark.hook.persisting import unpersist
 from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.fold import Fold
-from tidegate_spark.protocol.reporter import SUBSTREAMS_PER_CALL, Reporter
+from tidegate_spark.protocol.reporter import Reporter
+from tidegate_spark.protocol.reports import SUBSTREAMS_PER_CALL
 from tidegate_spark.protocol.retry import RetryPolicy
 from tidegate_spark.protocol.session import DriverSession
 
@@ -232,3 +233,14 @@ class BatchFunction:
         except Exception:
             # The batch is already committed, so a failure of the user's function must not fail it.
             log.exception("the function of on_commit() failed; the batch is committed", extra=carried)
+
+
+def unpersist(df: DataFrame) -> None:
+    """Unpersist a batch, even if the query is being stopped.
+
+    Spark's ``stop()`` interrupts the query's thread in the JVM, in which the calls of this thread run. A call that
+    waits, as this one does, would then raise an error, and the batch would not be committed. The calls of another
+    thread run in another thread in the JVM.
+    """
+    with ThreadPoolExecutor(1) as other:
+        other.submit(df.unpersist).result()

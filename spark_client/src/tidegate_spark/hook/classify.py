@@ -23,8 +23,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate_spark.frame import Frame
-from tidegate_spark.protocol.fold import LateDisposition
-from tidegate_spark.protocol.hours import HOUR
+from tidegate_spark.protocol.fold import HOUR, LateDisposition
 
 HIGHEST = 2**53 - 1
 LOWEST = -HIGHEST

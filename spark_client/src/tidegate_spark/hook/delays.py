@@ -19,8 +19,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tidegate_spark.config import JobConfig
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import credible
+from tidegate_spark.spark_session import from_arrow
 from tidegate_spark.substreams import values_of
-from tidegate_spark.versions import from_arrow
 
 GAMMA = 101 / 99
 """Ratio of the bounds of a bucket, for a relative error of 1%."""

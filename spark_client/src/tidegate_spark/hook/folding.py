@@ -28,12 +28,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidegate_spark.columns import Columns, whole_times
 from tidegate_spark.hook.classify import RowClassifier, credible, hour_of, is_future, is_late, is_updated
 from tidegate_spark.hook.delays import DelayMeasurement
-from tidegate_spark.protocol.fold import CLASSES, HOURS_PER_COMMIT, Fold
-from tidegate_spark.protocol.hours import hours_between, merge_hours, spread
-from tidegate_spark.protocol.reporter import Reporter, reports_of
-from tidegate_spark.spark_settings import ADAPTIVE, SHUFFLE_PARTITIONS, setting
+from tidegate_spark.protocol.fold import CLASSES, HOURS_PER_COMMIT, Fold, hours_between, merge_hours, spread
+from tidegate_spark.protocol.reporter import Reporter
+from tidegate_spark.protocol.reports import reports_of
+from tidegate_spark.spark_session import ADAPTIVE, SHUFFLE_PARTITIONS, setting, to_arrow
 from tidegate_spark.substreams import WHOLE, name_of
-from tidegate_spark.versions import to_arrow
 
 Mode = Literal["executor", "driver", "observe"]
 Folded = dict[str, list[Any]]

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate_spark.errors import TidegateError
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
 from tidegate_spark.protocol.session import DriverSession
-from tidegate_spark.versions import is_connect
+from tidegate_spark.spark_session import is_connect
 
 CONNECT_PAUSE_S = 5.0
 """Pause in seconds before a listener of Spark Connect is removed.

@@ -20,8 +20,7 @@ from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import HIGHEST, LOWEST
 from tidegate_spark.protocol.checkpoint import Checkpoint, Planned
-from tidegate_spark.protocol.fold import Fold
-from tidegate_spark.protocol.hours import HOUR, Hours, merge_hours
+from tidegate_spark.protocol.fold import HOUR, Fold, Hours, merge_hours
 from tidegate_spark.substreams import WHOLE, name_of
 
 FOLDS = "folds"

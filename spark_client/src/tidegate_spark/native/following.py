@@ -35,6 +35,7 @@ from tidegate_spark.columns import Columns, quoted
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import RESERVED_PREFIX, Frame
 from tidegate_spark.hook.delays import needs_delays
+from tidegate_spark.hook.plan import warn_of_partitions
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.native.folding import Folding, check_policy, documents_of
 from tidegate_spark.native.options import NativeOptions
@@ -42,9 +43,8 @@ from tidegate_spark.native.source import MarkerSource, NativeInput
 from tidegate_spark.native.triggers import write_triggers
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
-from tidegate_spark.spark_settings import BATCHES_RETAINED
-from tidegate_spark.start import located, warn_of_partitions
-from tidegate_spark.versions import AVAILABLE_NOW_OF_PYTHON_SOURCES, version_of
+from tidegate_spark.spark_session import AVAILABLE_NOW_OF_PYTHON_SOURCES, BATCHES_RETAINED, version_of
+from tidegate_spark.start import located
 from tidegate_spark.windows.builder import check_column_names
 
 log = logging.getLogger("tidegate")

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tidegate_spark.batch import EPOCH
 from tidegate_spark.clock import SYSTEM_CLOCK
 from tidegate_spark.config import JobConfig, longest_lag_ms
 from tidegate_spark.errors import InvalidUsage, JobDeleted, Refused, TidegateError
@@ -43,8 +44,7 @@ POLLS_OF_A_RUN = 2
 NO_ACCESS = frozenset({401, 403})
 """HTTP statuses of refusals that only another key ends. If the query went on, it would report nothing."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LATEST_MS = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_LATEST_MS = (datetime(9999, 12, 31, tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 """The start of the last day that Python can represent, in epoch milliseconds. Spark can represent later times."""
 
 
@@ -303,7 +303,7 @@ class NativeReader(WatermarkReader):
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Return the row of a marker."""
         assert isinstance(partition, Marker)
-        at = _EPOCH + timedelta(milliseconds=partition.watermark_ms + self._native.delay_ms)
+        at = EPOCH + timedelta(milliseconds=partition.watermark_ms + self._native.delay_ms)
         event_time = self._native.choices["event_time"]
         yield tuple(at if name == event_time else None for name in self._columns)
 

@@ -1,14 +1,15 @@
 """The connection of a program to one job of a coordinator."""
 
-from collections.abc import Callable, Iterator, Mapping
-
-from httpx_sse import ServerSentEvent
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import urlencode
 
 from tidegate_spark.clock import Clock
 from tidegate_spark.config import JobConfig
+from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
 from tidegate_spark.protocol.coordinator import Coordinator
-from tidegate_spark.protocol.effects import Procedure, Result
-from tidegate_spark.protocol.retry import OnOutage, run_call
+from tidegate_spark.protocol.effects import NoAnswer, Procedure, Result
+from tidegate_spark.protocol.retry import RETRIED_STATUSES, OnOutage, run_call
 from tidegate_spark.protocol.transport import HttpTransport
 
 
@@ -59,6 +60,41 @@ class JobConnection:
         """Run a procedure of :attr:`calls` outside of any query."""
         return run_call(procedure, self._transport.send, self.clock)
 
-    def events(self, path: str, headers: Mapping[str, str]) -> Iterator[ServerSentEvent]:
-        """Yield the server-sent events of an answer as they arrive; see :meth:`HttpTransport.events`."""
-        return self._transport.events(path, headers)
+    def watch(self, kind: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield the events of a job until the job is deleted. After a reconnection, yield the missed events.
+
+        Args:
+            kind: Kinds of records to yield. Empty: all kinds.
+
+        Raises:
+            JobMissing: If the job does not exist.
+            Refused: If the coordinator refuses the call.
+            CoordinatorUnavailable: If the coordinator does not answer in time.
+        """
+        path = f"/v1/jobs/{self.job}/watermark:watch?{urlencode({'kind': kind}, doseq=True)}"
+        clock, policy = self.clock, self.on_outage.policy
+        last_id, failed_at, attempts = "", clock.monotonic(), 0
+        while True:
+            reason = "the stream has ended"
+            try:
+                for event in self._transport.events(path, {"Last-Event-ID": last_id} if last_id else {}):
+                    last_id, attempts = event.id or last_id, 0
+                    if event.data:  # otherwise the event is a position, after records of other kinds
+                        yield {"event": event.event, **event.json()}
+                    if event.event == "deleted":
+                        return
+            except NoAnswer as error:
+                reason = str(error)
+            except JobMissing as missing:
+                raise missing.of(self.job) from None
+            except Refused as refusal:
+                if refusal.status not in RETRIED_STATUSES:
+                    raise
+                reason = str(refusal)
+            if not attempts:
+                failed_at = clock.monotonic()
+            attempts += 1
+            left_s = policy.give_up_after_s - (clock.monotonic() - failed_at)
+            if left_s <= 0 and attempts > 1:
+                raise CoordinatorUnavailable(f"watch {self.job}: no answer from the coordinator ({reason}).", reason)
+            clock.sleep(policy.pause_s(attempts, max(left_s, 0.0), 0.0))

@@ -11,7 +11,7 @@ from tidegate_spark.config import JobConfig
 from tidegate_spark.errors import InvalidUsage, JobMissing, Refused
 from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.effects import Procedure, Send
-from tidegate_spark.protocol.reporter import in_calls
+from tidegate_spark.protocol.reports import in_calls
 from tidegate_spark.protocol.retry import RetryPolicy
 
 log = logging.getLogger("tidegate")

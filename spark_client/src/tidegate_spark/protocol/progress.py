@@ -95,7 +95,7 @@ class Progress:
         """Record an acknowledged commit.
 
         If the coordinator had committed the batch before (``applied`` is false), the reports of this attempt had no
-        effect, so the next batch reports the max event times again.
+        effect. If they contained max event times to restore, the next batch reports these again.
         """
         self.batch_id, self.watermark_token = batch_id, watermark_token
         self.restoring = self.restoring and not applied

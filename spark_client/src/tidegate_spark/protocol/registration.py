@@ -14,7 +14,7 @@ from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure
 from tidegate_spark.protocol.progress import Progress
-from tidegate_spark.protocol.reporter import reports_of_max_event_times
+from tidegate_spark.protocol.reports import reports_of_max_event_times
 from tidegate_spark.protocol.retry import RetryPolicy
 
 STARTED = "the query has started"

@@ -9,8 +9,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructF
 
 from tidegate_spark.columns import quoted
 from tidegate_spark.protocol.checkpoint import Checkpoint
-from tidegate_spark.spark_settings import ADAPTIVE, SHUFFLE_PARTITIONS, setting
-from tidegate_spark.versions import from_arrow, to_arrow, version_of
+from tidegate_spark.spark_session import ADAPTIVE, SHUFFLE_PARTITIONS, from_arrow, setting, to_arrow, version_of
 
 FEW_ROWS = 5_000
 FEW_BYTES = 16 * 2**20

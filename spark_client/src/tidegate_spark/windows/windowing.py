@@ -26,7 +26,7 @@ from tidegate_spark.frame import RESERVED_PREFIX
 from tidegate_spark.hook.classify import RowClassifier, not_too_low
 from tidegate_spark.hook.handlers import AfterCommit, BatchHandler, BatchRows, UserFunction, call_user
 from tidegate_spark.protocol.checkpoint import Checkpoint
-from tidegate_spark.spark_settings import ADAPTIVE, setting
+from tidegate_spark.spark_session import ADAPTIVE, setting
 from tidegate_spark.windows.builder import WindowSettings
 from tidegate_spark.windows.state import FileState
 

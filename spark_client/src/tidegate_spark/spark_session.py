@@ -1,6 +1,8 @@
-"""Checks of the PySpark version, and replacements for functions that older versions lack."""
+"""The Spark session: its version, what older versions lack, and its settings."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import pyarrow as pa
@@ -14,6 +16,12 @@ PYTHON_SOURCES = (4, 0)
 
 AVAILABLE_NOW_OF_PYTHON_SOURCES = (4, 2)
 """The first version of Spark that runs ``availableNow`` with a Python source in several batches, not in one."""
+
+IDLE_EVENT_INTERVAL = "spark.sql.streaming.noDataProgressEventInterval"
+BATCHES_RETAINED = "spark.sql.streaming.minBatchesToRetain"
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+ADAPTIVE = "spark.sql.adaptive.enabled"
+"""Setting for adaptive execution: it sizes partitions by their data, but runs each shuffle as a job of its own."""
 
 
 def version_of(spark: SparkSession) -> tuple[int, int]:
@@ -63,3 +71,17 @@ def from_arrow(spark: SparkSession, table: pa.Table) -> DataFrame:
         return spark.createDataFrame(table)
     rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
     return spark.createDataFrame(rows, from_arrow_schema(table.schema))
+
+
+@contextmanager
+def setting(spark: SparkSession, name: str, value: str | int) -> Iterator[None]:
+    """Change the setting ``name`` within the block, and restore its value afterwards."""
+    before = spark.conf.get(name, None)
+    spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(name)
+        else:
+            spark.conf.set(name, before)

@@ -1,0 +1,118 @@
+"""Spark's plan of a stream: whether batches must be persisted, and whether partitions are those of the source.
+
+A batch is used at least twice: by the fold, and by the user's function. If Spark can read the input again and gets the
+same rows, reading it again is faster than persisting it. With ten million rows of Parquet, persisting doubles the time
+of a batch. If a second read is expensive, or could return other rows, the batch must be persisted.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from tidegate_spark.columns import Columns
+from tidegate_spark.logs import QueryLog
+from tidegate_spark.spark_session import is_connect
+from tidegate_spark.substreams import SOURCE_PARTITION
+
+COLUMNAR_FILES = {"parquet", "orc"}
+"""Sources whose files are immutable while a batch runs, and whose columns are cheap to read."""
+
+_STEPS = {"StreamingRelation", "Project", "Filter", "SubqueryAlias", "View", "Union", "EventTimeWatermark"}
+"""Steps of a plan that return the same rows again if their expressions do."""
+
+_CATALYST = "org.apache.spark.sql.catalyst."
+_FOREIGN_CODE = re.compile(r"UDF|UDT|Invoke|Reflection|ApplyFunction|NewInstance|MapObjects|ObjectType")
+"""Expressions that run code from outside Spark. Spark assumes that it is deterministic, and cannot know its cost."""
+
+_CLASS = re.compile(r'"class"\s*:\s*"([^"]+)"')
+
+_REPARTITIONING = frozenset(
+    {
+        "Repartition",
+        "RepartitionByExpression",
+        "RebalancePartitions",
+        "Aggregate",
+        "Distinct",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "Join",
+        "Window",
+        "Sort",
+        "GlobalLimit",
+        "Intersect",
+        "Except",
+        "FlatMapGroupsInPandas",
+        "FlatMapGroupsInPandasWithState",
+        "FlatMapGroupsWithState",
+        "TransformWithState",
+        "TransformWithStateInPandas",
+        "TransformWithStateInPySpark",
+    }
+)
+"""Steps of a plan after which a row's partition may not be that of the source."""
+
+_FILES = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
+"""Sources whose partitions depend on the sizes of the files in a batch."""
+
+
+def reason_to_persist(df: DataFrame) -> str | None:
+    """Return why the batches of a streaming DataFrame must be persisted; None if Spark can read them again."""
+    if is_connect(df.sparkSession):
+        return "Spark Connect does not tell the client how the stream is computed"
+    plan: Any = df._jdf.queryExecution().analyzed()
+    leaves = plan.collectLeaves()
+    sources = [_source(leaves.apply(index)) for index in range(leaves.size())]
+    if unknown := sorted(set(sources) - COLUMNAR_FILES):
+        return f"reading the source {', '.join(unknown)} again may be expensive or return other rows"
+    if not plan.deterministic():
+        return "the stream has expressions that are not deterministic"
+    # In a plan as JSON, each step and each expression has the member "class".
+    for name in map(str, _CLASS.findall(plan.toJSON())):
+        short = name.rpartition(".")[2]
+        if _FOREIGN_CODE.search(short) or not (short in _STEPS or name.startswith(f"{_CATALYST}expressions.")):
+            return f"the stream has the step {short}, which may be expensive or not deterministic"
+    return None
+
+
+def warn_of_partitions(log: QueryLog, columns: Columns, df: DataFrame) -> None:
+    """Warn if the substreams are to be the partitions of the source, and the partitions of the stream are not."""
+    reason = reason_against_partitions(columns, df)
+    if reason is not None:
+        log.warning(
+            "substream=SOURCE_PARTITION: %s. A substream then has rows of several partitions, and rows may be late. "
+            "Name columns that identify a substream, such as ['topic', 'partition'] of Kafka, or remove the step.",
+            reason,
+        )
+
+
+def reason_against_partitions(columns: Columns, df: DataFrame) -> str | None:
+    """Return why the partitions of a stream are not those of its source; None unless they are the substreams.
+
+    Under Spark Connect, the client cannot see the steps of a stream.
+    """
+    if columns.substream is not SOURCE_PARTITION or is_connect(df.sparkSession):
+        return None
+    for node in _nodes(df._jdf.queryExecution().analyzed()):
+        name = str(node.nodeName())
+        if name in _REPARTITIONING:
+            return f"the stream has the step {name}, after which the partitions may not be those of the source"
+        if name == "StreamingRelation" and (source := str(node.dataSource().className()).lower()) in _FILES:
+            return f"the partitions of the source {source} depend on the sizes of the files in each batch"
+    return None
+
+
+def _source(leaf: Any) -> str:
+    """Return the short name of the source of a leaf of a plan."""
+    kind = str(leaf.getClass().getSimpleName())
+    if kind == "StreamingRelation":
+        return str(leaf.dataSource().className()).lower()
+    return str(leaf.sourceName()) if kind == "StreamingRelationV2" else kind
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    children = plan.children()
+    for index in range(children.size()):
+        yield from _nodes(children.apply(index))

@@ -84,7 +84,8 @@ class Record:
     watermark_restored  a token restored a watermark that the store had lost: ``watermark``
     unattended          no coordinator evaluated the job for ``unattended_ms``; that time does not count as silence
     hold_expired        a hold expired: ``hold``
-    action              an operator's command: ``action``, ``query``, ``count``, ``substreams``, ``actor``, ``reason``
+    action              an operator's command: ``action``, ``actor``, ``reason``, and its object: ``query``, ``count``,
+                        ``substreams``; ``successor`` of a query; ``hold``, ``at_most``; ``up_to`` of the input
     =================== =============================================================================================
     """
 

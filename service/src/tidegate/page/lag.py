@@ -9,7 +9,7 @@ from typing import Any
 from tidegate.domain.history import COARSE_MS, Sample
 from tidegate.domain.results import HoldReason, JobWatermark
 from tidegate.page.charts import SMALLEST_MS, Range, Scales, polyline, step_for
-from tidegate.views.sentences import Piece, holder_over_time, plain_text
+from tidegate.views.sentences import Fragment, holder_over_time, plain_text
 
 REPLAYED_MS = 90 * 86_400_000
 """Distance from processing time above which event times are replayed or simulated, so that a lag has no meaning."""
@@ -89,7 +89,7 @@ class HeldSpan:
     width: float
     from_ms: int
     to_ms: int
-    holder: Sequence[Piece]
+    holder: Sequence[Fragment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class HeldShare:
     """The share of the range during which one holder, or the holders without a color, held the watermark."""
 
     color: str
-    holder: Sequence[Piece]
+    holder: Sequence[Fragment]
     held_ms: int
     share: float
 
@@ -211,12 +211,12 @@ def _key_of(reason: HoldReason, query: str, name: str) -> HolderKey:
     return reason if reason in ("open_batch", "missing_query", "hold") else "substream", query, name
 
 
-def _named(sample: Sample) -> Sequence[Piece]:
+def _named(sample: Sample) -> Sequence[Fragment]:
     key = _key(sample)
-    return [] if key is None else _pieces(key)
+    return [] if key is None else _fragments(key)
 
 
-def _pieces(key: HolderKey) -> Sequence[Piece]:
+def _fragments(key: HolderKey) -> Sequence[Fragment]:
     kind, query, name = key
     return holder_over_time({"reason": kind, "query": query, "substream": name, "hold": name})
 
@@ -231,7 +231,7 @@ def _held(parts: Sequence[_Stretch]) -> tuple[Mapping[HolderKey, str], Sequence[
     longest = held.most_common(COLORS)
     colors = {key: f"holder-{number}" for number, (key, _) in enumerate(longest)}
     total = max(parts[-1].to_ms - parts[0].from_ms, 1)
-    shares = [HeldShare(colors[key], _pieces(key), ms, ms / total) for key, ms in longest]
+    shares = [HeldShare(colors[key], _fragments(key), ms, ms / total) for key, ms in longest]
     rest = held.total() - sum(ms for _, ms in longest)
     if rest:
         others = [f"{len(held) - len(longest)} others"]
@@ -246,7 +246,7 @@ def _spans(parts: Sequence[_Stretch], times: Range, colors: Mapping[HolderKey, s
             held = list(group)
             from_ms, to_ms = held[0].from_ms, held[-1].to_ms
             x, end = times.position(from_ms), times.position(to_ms)
-            yield HeldSpan(colors.get(key, "holder-other"), x, round(end - x, 3), from_ms, to_ms, _pieces(key))
+            yield HeldSpan(colors.get(key, "holder-other"), x, round(end - x, 3), from_ms, to_ms, _fragments(key))
 
 
 LINE_RANGE_MS = 3 * 3_600_000

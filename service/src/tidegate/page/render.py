@@ -16,8 +16,8 @@ from tidegate.views.job_page import JobPageSelection
 from tidegate.views.sentences import (
     KIND_NAMES,
     Elapsed,
+    Fragment,
     Name,
-    Piece,
     Remaining,
     Time,
     holder,
@@ -117,11 +117,11 @@ def words(identifier: str) -> str:
     return identifier.replace("_", " ")
 
 
-def sentence(pieces: Iterable[Piece], now_ms: int) -> Markup:
+def sentence(fragments: Iterable[Fragment], now_ms: int) -> Markup:
     """Return the markup of a sentence."""
     markup = Markup()
-    for piece in pieces:
-        match piece:
+    for fragment in fragments:
+        match fragment:
             case Time(ms):
                 markup += time(ms)
             case Elapsed(since_ms):
@@ -131,7 +131,7 @@ def sentence(pieces: Iterable[Piece], now_ms: int) -> Markup:
             case Name(text):
                 markup += Markup("<b>{}</b>").format(visible(text))
             case _:
-                markup += escape(visible(piece))
+                markup += escape(visible(fragment))
     return markup
 
 

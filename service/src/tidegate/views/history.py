@@ -26,9 +26,8 @@ _KINDS = (
     "active again. `batch_released`: an open batch no longer holds the watermark. `joined`: an unexpected query began. "
     "`fenced`: a newer run replaced a run. `future`: the coordinator ignored event times too far in the "
     "future. `relearning`: delays grew, so the policy learns the lag again. `watermark_restored`: a token restored a "
-    "watermark that the store had lost. `unattended`: an outage of the coordinator, which does not count towards "
-    "`idle_timeout_ms`. "
-    "`hold_expired`: a hold expired. `action`: an operator or client acted."
+    "watermark that the store had lost. `unattended`: no coordinator ran for some time, which does not count towards "
+    "`idle_timeout_ms`. `hold_expired`: a hold expired. `action`: an operator or client acted."
 )
 
 
@@ -92,7 +91,7 @@ class HistoryRecord(Answer):
         default=None, description="Run that was fenced.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"]
     )
     unattended_ms: int | None = Field(
-        default=None, description="Length of the outage in milliseconds.", examples=[120000]
+        default=None, description="Time without a coordinator in milliseconds.", examples=[120000]
     )
     action: str | None = Field(default=None, description="Name of the action.", examples=["evict"])
     successor: str | None = Field(

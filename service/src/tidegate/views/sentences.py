@@ -1,7 +1,7 @@
 """Sentences about jobs, for the command line and the page.
 
-A sentence is a list of pieces. Times, durations and names are separate pieces, so that the command line and the page
-can format them differently.
+A sentence is a list of fragments. Times, durations and names are separate fragments, so that the command line and the
+page can format them differently.
 """
 
 import math
@@ -42,7 +42,7 @@ KIND_NAMES: Mapping[Kind, str] = {
     Kind.FUTURE: "future event times",
     Kind.RELEARNING: "lag learned again",
     Kind.WATERMARK_RESTORED: "watermark restored",
-    Kind.UNATTENDED: "outage",
+    Kind.UNATTENDED: "unattended time",
     Kind.HOLD_EXPIRED: "hold expired",
     Kind.ACTION: "action",
 }
@@ -83,14 +83,14 @@ class Name:
     text: str
 
 
-Piece = str | Time | Elapsed | Remaining | Name
+Fragment = str | Time | Elapsed | Remaining | Name
 
 
-def plain_text(pieces: Iterable[Piece], now_ms: int) -> str:
+def plain_text(fragments: Iterable[Fragment], now_ms: int) -> str:
     """Return a sentence as text, with times in UTC."""
     texts = []
-    for piece in pieces:
-        match piece:
+    for fragment in fragments:
+        match fragment:
             case Time(ms):
                 texts.append(format_time(ms))
             case Elapsed(since_ms):
@@ -100,11 +100,11 @@ def plain_text(pieces: Iterable[Piece], now_ms: int) -> str:
             case Name(text):
                 texts.append(text)
             case _:
-                texts.append(piece)
+                texts.append(fragment)
     return "".join(texts)
 
 
-def status_sentence(job: Mapping[str, Any]) -> list[Piece]:
+def status_sentence(job: Mapping[str, Any]) -> list[Fragment]:
     """Return a sentence about the watermark of a job and its holder.
 
     Args:
@@ -114,7 +114,7 @@ def status_sentence(job: Mapping[str, Any]) -> list[Piece]:
     """
     watermark, held_by, now_ms = job["watermark"], job["held_by"], job["now_ms"]
     if job["complete"]:
-        end: list[Piece] = [] if watermark is None else [" at ", Time(watermark)]
+        end: list[Fragment] = [] if watermark is None else [" at ", Time(watermark)]
         return ["Complete: the input has ended", *end, "."]
     if held_by is None:
         return _not_held(job)
@@ -139,7 +139,7 @@ def unit_hint(job: Mapping[str, Any]) -> str | None:
     )
 
 
-def holder(held_by: Mapping[str, Any]) -> list[Piece]:
+def holder(held_by: Mapping[str, Any]) -> list[Fragment]:
     """Return the name of a holder."""
     match held_by["reason"]:
         case "open_batch":
@@ -152,14 +152,14 @@ def holder(held_by: Mapping[str, Any]) -> list[Piece]:
             return _substream(held_by)
 
 
-def holder_over_time(held_by: Mapping[str, Any]) -> list[Piece]:
+def holder_over_time(held_by: Mapping[str, Any]) -> list[Fragment]:
     """Return the name of a holder over some time. All batches of a query have one name, because each is short."""
     if held_by["reason"] == "open_batch":
         return ["open batches of ", Name(held_by["query"])]
     return holder(held_by)
 
 
-def record_details(record: Mapping[str, Any]) -> list[Piece]:
+def record_details(record: Mapping[str, Any]) -> list[Fragment]:
     """Return the details of a history record, without its time and kind."""
     parts = _movement_details(record) if record["kind"] in MOVEMENTS else _event_details(record)
     if record.get("actor"):
@@ -176,12 +176,12 @@ def run_title(run: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{count:,} {one if count == 1 else many}" for count, one, many in counts if count)
 
 
-def run_details(run: Sequence[Mapping[str, Any]]) -> list[Piece]:
+def run_details(run: Sequence[Mapping[str, Any]]) -> list[Fragment]:
     """Return the details of a run of movements, latest first: the watermark, its holders, and the limits that acted."""
     name, moved = ("W", "watermark") if run[0]["watermark"] is not None else ("C", "coalesced_watermark")
     first, last = run[-1][moved], run[0][moved]
     took = format_duration(run[0]["at_ms"] - run[-1]["at_ms"])
-    parts: list[list[Piece]] = []
+    parts: list[list[Fragment]] = []
     if first is not None and first != last:
         parts.append([f"{name} from ", Time(first), " to ", Time(last), f" in {took}"])
     elif last is not None:
@@ -204,7 +204,7 @@ def share_text(share: float) -> str:
     return f"{100 * share if share in (0, 1) else min(100 * share, 99.9):.3g} %"
 
 
-def late_span_sentence(span: Mapping[str, Any]) -> list[Piece]:
+def late_span_sentence(span: Mapping[str, Any]) -> list[Fragment]:
     """Return a sentence about the dropped and diverted rows of a substream."""
     rows = span["rows"]
     counts = [(span[disposition], disposition) for disposition in ("dropped", "diverted") if span[disposition]]
@@ -217,13 +217,13 @@ def late_span_sentence(span: Mapping[str, Any]) -> list[Piece]:
     return [*_substream(span), f": {losses} between ", Time(span["start"]), " and ", Time(span["end"]), "."]
 
 
-def _substream(member: Mapping[str, Any]) -> list[Piece]:
+def _substream(member: Mapping[str, Any]) -> list[Fragment]:
     name = Name(member["substream"])
     return [name, " of ", Name(member["query"])] if member.get("query") else [name]
 
 
-def _movement_details(record: Mapping[str, Any]) -> list[list[Piece]]:
-    parts: list[list[Piece]] = []
+def _movement_details(record: Mapping[str, Any]) -> list[list[Fragment]]:
+    parts: list[list[Fragment]] = []
     moved = "watermark" if record["kind"] == Kind.EMISSION else "coalesced_watermark"
     if record.get(moved) is not None:
         parts.append([Time(record[moved])])
@@ -232,7 +232,7 @@ def _movement_details(record: Mapping[str, Any]) -> list[list[Piece]]:
     return parts + [[f"{limit['limit']} passed {limit['count']}"] for limit in record.get("limits") or ()]
 
 
-def _run_holders(run: Sequence[Mapping[str, Any]]) -> list[list[Piece]]:
+def _run_holders(run: Sequence[Mapping[str, Any]]) -> list[list[Fragment]]:
     """Return how many movements of a run each holder held, as one part; an empty list if nothing held them."""
     held = Counter(
         tuple(holder_over_time({**record, "reason": record["held_by"]})) for record in run if record.get("held_by")
@@ -242,7 +242,7 @@ def _run_holders(run: Sequence[Mapping[str, Any]]) -> list[list[Piece]]:
     longest = held.most_common(HOLDERS_NAMED)
     if longest[0][1] == len(run):
         return [["held by ", *longest[0][0]]]
-    named = [[*pieces, f" for {count:,}"] for pieces, count in longest]
+    named = [[*fragments, f" for {count:,}"] for fragments, count in longest]
     rest = held.total() - sum(count for _, count in longest)
     if rest:
         others = len(held) - len(longest)
@@ -251,12 +251,12 @@ def _run_holders(run: Sequence[Mapping[str, Any]]) -> list[list[Piece]]:
     return [["held by ", *_joined(named, ", ")]]
 
 
-def _joined(parts: Iterable[Sequence[Piece]], separator: str = "; ") -> list[Piece]:
-    return [piece for part in parts for piece in (separator, *part)][1:]
+def _joined(parts: Iterable[Sequence[Fragment]], separator: str = "; ") -> list[Fragment]:
+    return [fragment for part in parts for fragment in (separator, *part)][1:]
 
 
-def _event_details(record: Mapping[str, Any]) -> list[list[Piece]]:
-    parts: list[list[Piece]] = []
+def _event_details(record: Mapping[str, Any]) -> list[list[Fragment]]:
+    parts: list[list[Fragment]] = []
     names = [name.removeprefix("/") for name in record.get("substreams") or []]
     more = (record.get("count") or len(names)) - len(names)
     if names:
@@ -270,20 +270,22 @@ def _event_details(record: Mapping[str, Any]) -> list[list[Piece]]:
     return parts
 
 
-def _not_held(job: Mapping[str, Any]) -> list[Piece]:
+def _not_held(job: Mapping[str, Any]) -> list[Fragment]:
     watermark, substreams, next_step = job["watermark"], job.get("substreams"), job.get("next_step")
     is_empty = substreams is not None and not any(substreams[state] for state in ("active", "idle", "done"))
     if watermark is None and is_empty:
         ignored = ", except event times too far in the future, which are ignored" if job.get("future_rows") else ""
         return [f"No data reported yet{ignored}."]
-    start: list[Piece] = ["No watermark yet"] if watermark is None else ["Complete up to ", Time(watermark)]
-    step: list[Piece] = [] if next_step is None else ["the throttle waits for a merged watermark of ", Time(next_step)]
+    start: list[Fragment] = ["No watermark yet"] if watermark is None else ["Complete up to ", Time(watermark)]
+    step: list[Fragment] = (
+        [] if next_step is None else ["the throttle waits for a merged watermark of ", Time(next_step)]
+    )
     if substreams is not None and substreams["all_idle"]:
         return [*start, ": all substreams are idle", *(["; ", *step] if step else []), "."]
     return [*start, "; ", *(step or ["nothing holds it"]), "."]
 
 
-def _start(watermark: int | None, held_by: Mapping[str, Any], now_ms: int) -> list[Piece]:
+def _start(watermark: int | None, held_by: Mapping[str, Any], now_ms: int) -> list[Fragment]:
     if watermark is None:
         return ["No watermark yet: held by "]
     silent_since_ms = held_by["begun_ms"] if held_by["reason"] == "open_batch" else held_by["last_event_ms"]
@@ -292,7 +294,7 @@ def _start(watermark: int | None, held_by: Mapping[str, Any], now_ms: int) -> li
     return ["Complete up to ", Time(watermark), "; held by "]
 
 
-def _explanation(held_by: Mapping[str, Any], now_ms: int, *, has_deadline: bool) -> list[Piece]:
+def _explanation(held_by: Mapping[str, Any], now_ms: int, *, has_deadline: bool) -> list[Fragment]:
     last_event_ms = held_by["last_event_ms"]
     match held_by["reason"]:
         case "slow" if now_ms - last_event_ms < SILENT_MS:
@@ -300,7 +302,7 @@ def _explanation(held_by: Mapping[str, Any], now_ms: int, *, has_deadline: bool)
         case "slow":
             return [", silent for ", Elapsed(last_event_ms)]
         case "blocked":
-            silent: list[Piece] = [", silent for ", Elapsed(last_event_ms)]
+            silent: list[Fragment] = [", silent for ", Elapsed(last_event_ms)]
             return silent if has_deadline else [*silent, "; its query has not confirmed that it has no data"]
         case "never_reported":
             return [", which has no events yet"]
@@ -312,12 +314,12 @@ def _explanation(held_by: Mapping[str, Any], now_ms: int, *, has_deadline: bool)
             return [", set by an operator"]
 
 
-def _reason(held_by: Mapping[str, Any], holds: Iterable[Mapping[str, Any]]) -> list[Piece]:
+def _reason(held_by: Mapping[str, Any], holds: Iterable[Mapping[str, Any]]) -> list[Fragment]:
     reason = next((hold["reason"] for hold in holds if hold["hold"] == held_by["hold"]), None)
     return [" (", Name(reason), ")"] if reason else []
 
 
-def _next_deadline(holders: list[Mapping[str, Any]] | None, now_ms: int) -> list[Piece]:
+def _next_deadline(holders: list[Mapping[str, Any]] | None, now_ms: int) -> list[Fragment]:
     until = holders[0]["until"] if holders else []
     if holders and holders[0]["reason"] == "slow" and now_ms - holders[0]["last_event_ms"] < SILENT_MS:
         # Each report of the substream starts its idle timeout again.

@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SETUP_LOG := $(VENV)/setup.log
 
+# Many images set this variable. Each Python would then compile all modules at each start, which doubles the time of tests.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs servers test test-rest test-searches test-all test-versions test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
   format openapi reference figures pictures screens lock dist clean

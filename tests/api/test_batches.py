@@ -51,6 +51,26 @@ def test_a_repeated_batch_counts_once(http: httpx.Client, make_job: Make) -> Non
     assert (query["query"], query["batch_id"], query["batch_open"]) == ("q", 0, False)
 
 
+def test_a_query_confirms_the_silence_of_some_substreams(http: httpx.Client, make_job: Make) -> None:
+    """A partition that was read to its end must not hold a query whose other partitions have a backlog."""
+    path = make_job(idle_timeout_ms=1)
+    run_batch(http, path, 0, {"busy": 500, "silent": 100, "behind": 200})
+    time.sleep(0.01)
+    batch = f"{path}/queries/q/batches/1"
+    http.put(batch, json=RUN).raise_for_status()
+    http.post(f"{path}/queries/q:heartbeat", json=RUN | {"observed_ms": 0, "caught_up": []}).raise_for_status()
+    http.post(f"{batch}:commit", json=RUN | {"caught_up": ["silent"]}).raise_for_status()
+    states = {row["substream"]: row["state"] for row in http.get(f"{path}/substreams").json()["substreams"]}
+    assert states == {"busy": "blocked", "silent": "idle", "behind": "blocked"}
+    now_ms = http.get(path).json()["now_ms"]
+    http.post(f"{path}/queries/q:heartbeat", json=RUN | {"observed_ms": now_ms, "caught_up": ["behind"]})
+    states = {row["substream"]: row["state"] for row in http.get(f"{path}/substreams").json()["substreams"]}
+    assert states == {"busy": "blocked", "silent": "idle", "behind": "idle"}
+    too_many = {"caught_up": [str(number) for number in range(501)]}
+    refused = http.post(f"{batch}:commit", json=RUN | too_many)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "caught_up")
+
+
 def test_the_table_of_substreams_is_paged(http: httpx.Client, make_job: Make) -> None:
     """Paging returns every name once, whatever characters the names contain."""
     path = make_job()

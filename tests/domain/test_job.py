@@ -288,6 +288,42 @@ def test_a_heartbeat_proves_nothing_while_the_coordinator_lacks_a_batch() -> Non
     assert watermark(job) == 50
 
 
+def test_a_caught_up_substream_becomes_idle_while_others_have_unread_input() -> None:
+    """A query with a standing backlog must not be held for ever by a silent partition that it has read to the end."""
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50, "c": 60}, 0)
+    for number, at in ((1, 99), (2, 100)):
+        job.begin(RUN, number, at)
+        job.stage(RUN, number, PartitionReport(0, {"a": 500 + number}), at)
+        job.commit(RUN, number, None, at, caught_up=["b", "never seen"])
+        assert {row.substream: row.state for row in job.substream_table(at)} == {
+            "a": "active",
+            "b": "active" if at < 100 else "idle",
+            "c": "active" if at < 100 else "blocked",  # no evidence
+        }
+    assert watermark(job) == 50
+
+
+def test_a_batch_that_leaves_input_of_unknown_age_confirms_no_substream() -> None:
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
+    job.begin(RUN, 1, 500, BeginOptions(input_age_ms=None))
+    job.commit(RUN, 1, None, 500, caught_up=["b"])
+    assert watermark(job) == 40
+
+
+def test_a_heartbeat_for_some_substreams_leaves_the_idle_clock() -> None:
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50, "c": 60}, 0)
+    assert job.heartbeat(RUN, 200, 200, caught_up=["b"]).applied
+    assert {row.substream: row.state for row in job.substream_table(200)} == {
+        "a": "blocked",
+        "b": "idle",
+        "c": "blocked",
+    }
+    assert watermark(job) == 50
+
+
 def test_waiting_for_the_coordinator_does_not_count_as_silence() -> None:
     """A waiting query reads no input, so an outage of ten seconds must not make its substreams idle."""
     job = machine(idle_timeout_ms=100)

@@ -80,5 +80,6 @@ rows_of_hours = st.builds(
 )
 tokens = st.one_of(st.none(), st.none(), st.builds(TokenClaim, st.integers(0, 2), st.one_of(st.none(), ordinary_times)))
 some_names = st.lists(names, unique=True, min_size=1, max_size=3)
+caught_up_names = st.none() | st.none() | st.lists(names, unique=True, max_size=3)
 owners = st.sampled_from(["", "p", "q"])
 seldom = st.integers(0, 4).map(lambda drawn: drawn == 0)

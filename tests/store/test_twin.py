@@ -17,6 +17,7 @@ from tests.store.strategies import (
     NAMES,
     START,
     batches,
+    caught_up_names,
     configs,
     counts,
     delays,
@@ -71,7 +72,7 @@ class Twins(RuleBasedStateMachine):
         self.input_settled_ms: dict[str, int | None] = {}
         self.checkpoint: dict[str, str] = {}
         self.checked = 1
-        self.evidence_ms: dict[str, int] = {}
+        self.evidence_ms: dict[tuple[str, str | None], int] = {}
         self.last_seen_ms: dict[tuple[str, str], int] = {}
 
     def teardown(self) -> None:
@@ -186,12 +187,21 @@ class Twins(RuleBasedStateMachine):
         self.input_settled_ms[run.query] = None if age is None else self.twin.answers[-1].now_ms - age
         self.checkpoint[run.query] = run.query_id
 
-    def record_commit(self, query: str, now: int) -> None:
+    def record_commit(self, query: str, now: int, caught_up: Sequence[str] | None = None) -> None:
         """Record the commit of a batch: its staged substreams, and the time up to which its input was complete."""
         for name in self.staged.pop(query, set()):
             self.last_seen_ms[query, name] = now
-        self.evidence_ms[query] = max(self.evidence_ms.get(query, 0), self.input_settled_ms[query] or 0)
+        self.record_evidence(query, self.input_settled_ms[query] or 0, caught_up)
         del self.open[query]
+
+    def understood(self, caught_up: Sequence[str] | None) -> Sequence[str] | None:
+        """Return the substreams that were caught up, if the serving version knows this argument."""
+        return caught_up
+
+    def record_evidence(self, query: str, until: int, caught_up: Sequence[str] | None) -> None:
+        """Record the time up to which all input of some substreams (None: of all) was read."""
+        for of in [(query, None)] if caught_up is None else [(query, name) for name in caught_up]:
+            self.evidence_ms[of] = max(self.evidence_ms.get(of, 0), until)
 
     @rule(
         run=runs,
@@ -243,6 +253,7 @@ class Twins(RuleBasedStateMachine):
         hours=st.lists(st.lists(rows_of_hours, max_size=3).map(tuple), max_size=3),
         more=st.none() | st.lists(rows_of_hours, max_size=2),
         token=tokens,
+        caught_up=caught_up_names,
     )
     def commit(
         self,
@@ -255,6 +266,7 @@ class Twins(RuleBasedStateMachine):
         hours: Sequence[tuple[RowsOfHour, ...]] = (),
         more: list[RowsOfHour] | None = None,
         token: TokenClaim | None = None,
+        caught_up: Sequence[str] | None = None,
     ) -> None:
         now = self.job_now
         account = None
@@ -263,24 +275,40 @@ class Twins(RuleBasedStateMachine):
             # With `more`, all hours together are reported for the job, too.
             every = () if more is None else (*more, *(of_hour for of_each in attributed for of_hour in of_each))
             account = BatchAccounting(tuple(rows), tuple(rows.values()), disposition, attributed, every)
-        effect = self.execute("commit", run, batch, account, waited_ms=waited, reported=reported, token=token)
+        caught_up = self.understood(caught_up)
+        more_arguments = {"reported": reported, "token": token, "caught_up": caught_up}
+        effect = self.execute("commit", run, batch, account, waited_ms=waited, **more_arguments)
         if effect is not None and effect.applied:
-            self.record_commit(run.query, now)
+            self.record_commit(run.query, now, caught_up)
 
-    @rule(data=st.data(), waited=waits)
-    def commit_of_an_open_batch(self, data: st.DataObject, waited: int) -> None:
+    @rule(data=st.data(), waited=waits, caught_up=caught_up_names)
+    def commit_of_an_open_batch(self, data: st.DataObject, waited: int, caught_up: Sequence[str] | None) -> None:
         if self.open:
             run, batch, _ = self.open[data.draw(st.sampled_from(sorted(self.open)))]
-            self.commit(run, batch, {}, waited)
+            self.commit(run, batch, {}, waited, caught_up=caught_up)
 
-    @rule(run=runs, age=st.integers(-5, 20), waited=waits, after=st.none() | st.integers(0, 3), token=tokens)
-    def heartbeat(self, run: Run, age: int, waited: int, after: int | None, token: TokenClaim | None) -> None:
-        seen = self.now - age
-        effect = self.execute("heartbeat", run, seen, waited_ms=waited, after_batch=after, token=token)
+    @rule(
+        run=runs,
+        age=st.integers(-5, 20),
+        waited=waits,
+        after=st.none() | st.integers(0, 3),
+        token=tokens,
+        caught_up=caught_up_names,
+    )
+    def heartbeat(
+        self,
+        run: Run,
+        age: int,
+        waited: int,
+        after: int | None,
+        token: TokenClaim | None,
+        caught_up: Sequence[str] | None,
+    ) -> None:
+        seen, caught_up = self.now - age, self.understood(caught_up)
+        more = {"after_batch": after, "token": token, "caught_up": caught_up}
+        effect = self.execute("heartbeat", run, seen, waited_ms=waited, **more)
         if effect is not None and effect.applied:
-            self.evidence_ms[run.query] = max(
-                self.evidence_ms.get(run.query, 0), min(seen, self.twin.answers[-1].now_ms)
-            )
+            self.record_evidence(run.query, min(seen, self.twin.answers[-1].now_ms), caught_up)
 
     # -- reports without batches ----------------------------------------------------------------------------------
 
@@ -461,10 +489,12 @@ class Twins(RuleBasedStateMachine):
                 continue
             query = record.details.get("query", "")
             for member in record.details["substreams"]:
-                last_seen_ms = self.last_seen_ms.get((query, member.partition("/")[2]))
+                name = member.partition("/")[2]
+                last_seen_ms = self.last_seen_ms.get((query, name))
                 if query and last_seen_ms is not None:
                     assert self.config.idle_timeout_ms is not None
-                    assert self.evidence_ms[query] - last_seen_ms >= self.config.idle_timeout_ms
+                    evidence_ms = max(self.evidence_ms.get((query, of), 0) for of in (None, name))
+                    assert evidence_ms - last_seen_ms >= self.config.idle_timeout_ms
 
 
 class UpgradedTwins(Twins):
@@ -479,6 +509,9 @@ class UpgradedTwins(Twins):
     @rule()
     def serve_by_the_other_version(self) -> None:
         type(self).is_upgraded = not self.is_upgraded
+
+    def understood(self, caught_up: Sequence[str] | None) -> Sequence[str] | None:
+        return caught_up if self.is_upgraded else None
 
 
 def check(twins: type[Twins], examples: int) -> None:

@@ -6,7 +6,7 @@ reports of its partitions, and ``commit`` applies them. ``heartbeat`` reports th
 This is the model. In a coordinator, ``store/lua/batches.lua`` does the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tidegate.domain.completeness import NO_ROWS, BatchAccounting, RowsByDelay
@@ -20,7 +20,7 @@ from tidegate.domain.errors import (
     QueryRetired,
     ReportsMissing,
 )
-from tidegate.domain.evaluate import accept_token, advance_clock, evaluate, merged_watermark, reply
+from tidegate.domain.evaluate import accept_token, advance_clock, evaluate, merged_watermark, reply, time_out_caught_up
 from tidegate.domain.history import Kind
 from tidegate.domain.job import JobState, PinnedWatermark, Query, Run, Staged, TokenClaim, raise_each, set_each
 from tidegate.domain.observe import (
@@ -240,6 +240,7 @@ def commit(
     waited_ms: int = 0,
     reported: int | None = None,
     token: TokenClaim | None = None,
+    caught_up: Collection[str] | None = None,
 ) -> Effect:
     """Apply the staged reports of a batch and account for its rows, exactly once; a repeated commit changes nothing.
 
@@ -252,6 +253,8 @@ def commit(
         waited_ms: Time that this run has waited for the coordinator since its start.
         reported: Number of row counts sent, one per partition and substream. None: no check.
         token: The client's last watermark token.
+        caught_up: Substreams of the query whose input the batch and earlier batches contain, up to the age that the
+            begin sent. None: all substreams of the query.
 
     Raises:
         QueryFenced, QueryRetired, BatchNotBegun: If this run has not begun the batch.
@@ -266,20 +269,20 @@ def commit(
     _contact(job, run.query, query)
     _add_outage(query, waited_ms)
     if is_open:
-        _commit_staged(job, run.query, query)
+        _commit_staged(job, run.query, query, caught_up)
         evaluate(job)
         if accounting is not None:
             _account(job, run.query, accounting)
     return Effect(reply(job), is_open)
 
 
-def _commit_staged(job: JobState, name: str, query: Query) -> None:
+def _commit_staged(job: JobState, name: str, query: Query, caught_up: Collection[str] | None = None) -> None:
     """Apply the staged reports of the open batch and close it; the caller must evaluate the job afterwards."""
     staged = query.staged
     measure(job, name, [(of, rows) for (_, of), rows in staged.delays.items()], query.begun_merged)
     observe(job, name, staged.names, staged.event_times, staged.watermarks)
     if query.input_known_until_ms is not None:
-        _advance_idle_clock(query, query.input_known_until_ms)
+        _confirm_silence(job, name, query, query.input_known_until_ms, caught_up)
     for (_partition, substream), count in staged.rows.items():
         key = name, substream
         if key in job.substreams:
@@ -316,6 +319,7 @@ def heartbeat(
     waited_ms: int = 0,
     after_batch: int | None = None,
     token: TokenClaim | None = None,
+    caught_up: Collection[str] | None = None,
 ) -> Effect:
     """Advance the idle clock of a query that has no new data, unless a batch is open; it never goes back.
 
@@ -328,6 +332,7 @@ def heartbeat(
         after_batch: The last batch that the query has finished. If it is not the coordinator's latest batch, reports
             are missing and the idle clock does not advance. None: no check.
         token: The client's last watermark token.
+        caught_up: Substreams of the query that had no new data; the idle clock then stays. None: all substreams.
 
     Raises:
         QueryFenced, QueryRetired, CheckpointConflict: If this run may not continue the query.
@@ -338,7 +343,7 @@ def heartbeat(
     query = _enter(job, run, waited_ms)
     applies = not query.open and after_batch in (None, query.latest)
     if applies:
-        _advance_idle_clock(query, min(observed_ms, job.now_ms))
+        _confirm_silence(job, run.query, query, min(observed_ms, job.now_ms), caught_up)
         evaluate(job)
     return Effect(reply(job), applies)
 
@@ -414,6 +419,14 @@ def _add_outage(query: Query, waited_ms: int) -> None:
     """Record how long the current run has waited for the coordinator since its start."""
     query.outage_ms += max(0, waited_ms - query.waited_ms)
     query.waited_ms = max(waited_ms, query.waited_ms)
+
+
+def _confirm_silence(job: JobState, name: str, query: Query, until_ms: int, caught_up: Collection[str] | None) -> None:
+    """Record that a query has read all input of some substreams (None: of all) up to a processing time."""
+    if caught_up is None:
+        _advance_idle_clock(query, until_ms)
+    else:
+        time_out_caught_up(job, name, until_ms - query.outage_ms, caught_up)
 
 
 def _advance_idle_clock(query: Query, time_ms: int) -> None:

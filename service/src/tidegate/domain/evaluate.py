@@ -12,7 +12,7 @@ conformance traces.
 This is the model. In a coordinator, ``store/lua/evaluate.lua`` does the same.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -185,6 +185,19 @@ def time_out_substreams(job: JobState) -> None:
             if key[0] == query and substream.counts and is_silent(job, query, substream)
         }
         _set_idle(job, "idle_timeout_ms", query, silent)
+
+
+def time_out_caught_up(job: JobState, query: str, observed_ms: int, names: Iterable[str]) -> None:
+    """Make those of the named substreams idle that were silent for ``idle_timeout_ms`` at an observed time.
+
+    The query has read all input of these substreams up to that time, but perhaps not that of its other substreams.
+    """
+    timeout = job.config.idle_timeout_ms
+    if timeout is None or job.is_complete:
+        return
+    named = {key: job.substreams[key] for name in names if (key := (query, name)) in job.substreams}
+    silent = {key: s for key, s in named.items() if s.counts and observed_ms - s.last_event_ms >= timeout}
+    _set_idle(job, "idle_timeout_ms", query, silent)
 
 
 def is_silent(job: JobState, query: str, substream: Substream) -> bool:

@@ -14,6 +14,7 @@ from tidegate.store.pieces import Pieces, accounting_pieces, direct_pieces, part
 from tidegate.views.substreams import QUERY_ID
 from tidegate.views.types import (
     BatchNumber,
+    CaughtUp,
     Column,
     Count,
     DelayCounts,
@@ -273,6 +274,13 @@ class CommitRequest(RunReference, SubstreamsRequest):
         examples=[2],
     )
 
+    caught_up: CaughtUp | None = Field(
+        default=None,
+        description="Substreams of which this batch and earlier batches contain all input, up to the `input_age_ms` of "
+        "the begin. Those that were silent for `idle_timeout_ms` become idle. Null: all substreams of the query.",
+        examples=[["landings/2"]],
+    )
+
     def _to_pieces(self, query: str) -> Pieces:
         return accounting_pieces(query, None if self.rows is None else self.rows.accounting())
 
@@ -293,6 +301,12 @@ class HeartbeatRequest(RunReference):
         description="Last batch that this run finished. Null before the first finished batch. If the coordinator has a "
         "later batch, the heartbeat changes nothing.",
         examples=[41],
+    )
+    caught_up: CaughtUp | None = Field(
+        default=None,
+        description="Substreams that had no new data. Those that were silent for `idle_timeout_ms` become idle. Null: "
+        "all substreams of the query.",
+        examples=[["landings/2"]],
     )
 
 

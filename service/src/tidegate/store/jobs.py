@@ -27,7 +27,7 @@ from tidegate.store.clock import ClockGuard
 from tidegate.store.functions import AroundCommand, Functions, ServerState, map_of, reply_of, unobserved
 from tidegate.store.keyspace import TOMBSTONES_KEPT
 from tidegate.store.merging import Merging, PendingReport
-from tidegate.store.pieces import Pieces
+from tidegate.store.pieces import Pieces, members
 from tidegate.store.reads import JobReads
 from tidegate.store.replies import Configured, Watched
 from tidegate.store.servers import OneServer, Servers, raise_first
@@ -309,6 +309,7 @@ class JobStore:
         reported: int | None = None,
         token: TokenClaim | None = None,
         now_ms: int | None = None,
+        caught_up: Sequence[str] | None = None,
     ) -> Effect:
         """Commit a batch, with the columns of :func:`accounting_pieces`."""
         reply = await self._functions.run_commit(
@@ -322,6 +323,7 @@ class JobStore:
             batch_id=batch_id,
             waited_ms=waited_ms,
             reported=reported,
+            caught_up=_members(run.query, caught_up),
         )
         return replies.command_result(reply)
 
@@ -334,8 +336,9 @@ class JobStore:
         after_batch: int | None = None,
         token: TokenClaim | None = None,
         now_ms: int | None = None,
+        caught_up: Sequence[str] | None = None,
     ) -> Effect:
-        """Advance the idle clock of a query."""
+        """Record that a query, or some of its substreams, had no new data."""
         return await self._run(
             "heartbeat",
             job,
@@ -345,6 +348,7 @@ class JobStore:
             observed_ms=observed_ms,
             waited_ms=waited_ms,
             after_batch=after_batch,
+            caught_up=_members(run.query, caught_up),
         )
 
     async def sweep(self, job: str, now_ms: int | None = None) -> JobWatermark:
@@ -440,6 +444,10 @@ class JobStore:
         self, command: str, job: str, now_ms: int | None, pieces: Pieces | None = None, **arguments: Any
     ) -> Effect:
         return replies.command_result(await self._functions.run(command, job, now_ms, pieces, **arguments))
+
+
+def _members(query: str, substreams: Sequence[str] | None) -> list[str] | None:
+    return None if substreams is None else members(query, substreams)
 
 
 DERIVED = ("follows_clock", "initial_lag", "limit", "accepts_watermarks", "late_share", "enough", "window", "slide")

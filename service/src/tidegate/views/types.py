@@ -11,6 +11,8 @@ from tidegate.domain.completeness import ENTRIES_KEPT, HIGHEST_BUCKET, HOUR
 from tidegate.domain.values import EXACT_DOUBLE, ID, check_id
 from tidegate.store.pieces import Pieces
 
+MAX_CAUGHT_UP = 500
+"""Maximum number of substreams that a function call in Redis makes idle (``store/lua/evaluate.lua``)."""
 MAX_NAMES = 100_000
 MAX_NAME_BYTES = 200
 
@@ -89,24 +91,27 @@ def _check_printable(text: str) -> str:
 Text = Annotated[str, AfterValidator(_check_printable), Field(json_schema_extra={"pattern": f"^{PRINTABLE}*$"})]
 """One line of text. It contains no control characters, because they could control a terminal."""
 
+_NAME = {
+    "type": "string",
+    "pattern": f"^{PRINTABLE}{{1,{MAX_NAME_BYTES}}}$",
+    "description": f"At most {MAX_NAME_BYTES} bytes of UTF-8.",
+}
+
 Names = Annotated[
     list[str],
     Field(max_length=MAX_NAMES, fail_fast=True),
     AfterValidator(_check_names),
-    WithJsonSchema(
-        {
-            "type": "array",
-            "maxItems": MAX_NAMES,
-            "uniqueItems": True,
-            "items": {
-                "type": "string",
-                "pattern": f"^{PRINTABLE}{{1,{MAX_NAME_BYTES}}}$",
-                "description": f"At most {MAX_NAME_BYTES} bytes of UTF-8.",
-            },
-        }
-    ),
+    WithJsonSchema({"type": "array", "maxItems": MAX_NAMES, "uniqueItems": True, "items": _NAME}),
 ]
 """Distinct names of substreams: 1 to 200 bytes of UTF-8 each, without control characters."""
+
+CaughtUp = Annotated[
+    list[str],
+    Field(max_length=MAX_CAUGHT_UP, fail_fast=True),
+    AfterValidator(_check_names),
+    WithJsonSchema({"type": "array", "maxItems": MAX_CAUGHT_UP, "uniqueItems": True, "items": _NAME}),
+]
+"""Distinct names of substreams whose input a query has read."""
 
 
 class Request(BaseModel):

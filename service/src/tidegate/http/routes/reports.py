@@ -109,7 +109,9 @@ async def commit(
 ) -> Response:
     """Commit a batch: its staged reports take effect, and its rows are counted. A repetition changes nothing."""
     token, pieces = context.tokens.claim(job, body.watermark_token), body.pieces(query)
-    effect = await context.store.commit(job, _run(query, body), batch, pieces, body.waited_ms, body.reported, token)
+    effect = await context.store.commit(
+        job, _run(query, body), batch, pieces, body.waited_ms, body.reported, token, caught_up=body.caught_up
+    )
     return json_answer(context.reader.command_result(job, effect))
 
 
@@ -125,6 +127,6 @@ async def heartbeat(
     """Confirm that a query has no new data, so that its silence counts towards the idle timeout."""
     token = context.tokens.claim(job, body.watermark_token)
     effect = await context.store.heartbeat(
-        job, _run(query, body), body.observed_ms, body.waited_ms, body.after_batch, token
+        job, _run(query, body), body.observed_ms, body.waited_ms, body.after_batch, token, caught_up=body.caught_up
     )
     return json_answer(context.reader.command_result(job, effect))

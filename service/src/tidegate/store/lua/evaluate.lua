@@ -154,6 +154,16 @@ function idleness.set_idle(query, members, last_events)
   return #following > 0
 end
 
+-- Make members of a query idle because of a limit, and record it. Return whether any member follows the clock.
+local function set_idle_by(limit, query, members, last_events)
+  if #members == 0 then return false end
+  state.changes.made_idle = state.changes.made_idle + #members
+  local has_left = idleness.set_idle(query, members, last_events)
+  history.count_limit(limit)
+  history.write_substreams('idle', query, history.summary(members), 'limit', limit)
+  return has_left
+end
+
 -- Make members of a query idle whose last event is at or before `until_`. forced: the reason is not silence. Return
 -- whether any member follows the clock, and whether members remain for the next function call.
 local function make_idle(query, until_, limit, forced)
@@ -166,12 +176,8 @@ local function make_idle(query, until_, limit, forced)
   end
   local remain = #found > 2 * room
   if remain then state.changes.is_unfinished = true end
-  if #members == 0 then return false, remain end
-  state.changes.made_idle = state.changes.made_idle + #members
-  local has_left = idleness.set_idle(query, members, last_events)
+  local has_left = set_idle_by(limit, query, members, last_events)
   if forced then bulk.zadd_all(key.forced_idle, 0, members) end
-  history.count_limit(limit)
-  history.write_substreams('idle', query, history.summary(members), 'limit', limit)
   return has_left, remain
 end
 
@@ -196,6 +202,19 @@ function idleness.expire(query, idle_clock)
     job.expiring[query] = true
   end
   return has_left
+end
+
+-- Make those of the members of a query idle that were silent at an observed time, up to which all of their input was read.
+-- Return whether any member follows the clock.
+function idleness.expire_caught_up(query, members, observed)
+  if not config.idle_timeout_ms or job.is_complete then return false end
+  local silent, of_silent = {}, {}
+  for i, last_event in ipairs(bulk.zmscore(key.last_events(query), members)) do
+    if last_event and observed - tonumber(last_event) >= config.idle_timeout_ms then
+      silent[#silent + 1], of_silent[#of_silent + 1] = members[i], last_event
+    end
+  end
+  return set_idle_by('idle_timeout_ms', query, silent, of_silent)
 end
 
 -- Continue what earlier calls of expire() have left.

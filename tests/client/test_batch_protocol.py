@@ -17,8 +17,10 @@ from tests.support.waiting import until
 from tidegate_spark import Job, limiting_lag
 from tidegate_spark.errors import Refused
 from tidegate_spark.protocol.backlog import BacklogBatch
+from tidegate_spark.protocol.batches import MAX_CAUGHT_UP
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage
 from tidegate_spark.protocol.settings import InputComplete
+from tidegate_spark.sources.offsets import InputRead
 
 
 def new_job(own: LocalCoordinator, **limits: Any) -> Job:
@@ -433,3 +435,88 @@ def test_a_batch_of_an_earlier_run_is_no_evidence_of_silence(
     run = runs.run(job, input_complete=InputComplete.PER_RUN)
     run.batch(1, a=110_000)
     assert job.status()["watermark"] == 30_000
+
+
+# -- offsets as evidence ----------------------------------------------------------------------------------------------
+
+
+def states(job: Job) -> dict[str, str]:
+    return {row["substream"]: row["state"] for row in job.substreams()}
+
+
+@pytest.mark.parametrize("rule", [InputComplete.PER_BATCH, InputComplete.UNKNOWN])
+def test_a_partition_that_was_read_to_its_end_does_not_hold_a_query_with_a_backlog(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock, rule: InputComplete
+) -> None:
+    """Offsets count, not a promise: ``silent`` has no unread row, and ``behind`` has some, but not in this batch."""
+    job = new_job(own, idle_timeout=timedelta(seconds=2))
+    run = runs.run(job, input_complete=rule)
+    run.batch(0, InputRead(frozenset()), busy=100_000, silent=40_000, behind=50_000)
+    clock.advance(3)
+    run.batch(1, InputRead(frozenset({"silent"})), busy=110_000)
+    assert states(job) == {"busy": "active", "silent": "idle", "behind": "blocked"}
+    assert job.status()["watermark"] == 40_000
+    run.batch(2, InputRead(), busy=120_000)
+    assert states(job) == {"busy": "active", "silent": "idle", "behind": "idle"}
+
+
+def test_a_batch_with_unread_input_is_no_evidence(own: LocalCoordinator, runs: Runs, clock: VirtualClock) -> None:
+    """Nobody has called ``rate_limited_source()`` for a source with a limit."""
+    job = new_job(own, idle_timeout=timedelta(seconds=2))
+    run = runs.run(job)
+    run.batch(0, InputRead(frozenset()), a=100_000, b=40_000)
+    clock.advance(3)
+    run.batch(1, InputRead(frozenset()), a=110_000)
+    run.beat(1, caught_up=[])
+    assert states(job) == {"a": "active", "b": "blocked"}
+    run.beat(1, caught_up=["b"])
+    assert states(job) == {"a": "active", "b": "idle"}
+
+
+def test_under_available_now_the_latest_offsets_are_those_of_the_start(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    job = new_job(own, idle_timeout=timedelta(seconds=2))
+    run = runs.run(job, available_now=True)
+    run.batch(0, InputRead(frozenset()), a=100_000, b=40_000)
+    clock.advance(2.5)
+    run.batch(1, InputRead(), a=110_000)  # all input up to the start of the run
+    assert states(job) == {"a": "active", "b": "blocked"}
+    run = runs.run(job, available_now=True)
+    run.batch(2, InputRead(), a=120_000)
+    assert states(job) == {"a": "active", "b": "idle"}
+
+
+def test_a_backlog_batch_with_unread_input_is_no_evidence(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    job = continuing_job(own, idle_timeout=timedelta(seconds=2))
+    run = runs.run(job)
+    run.batch(0, InputRead(), a=100_000, b=40_000)
+    opened = run.begin(1, InputRead(frozenset({"b"})))
+    own.stop()
+    clock.advance(0.1)
+    run.report(opened, fold(a=110_000))
+    run.commit(opened, fold(a=110_000))
+    run.batch(2, InputRead(frozenset({"b"})), a=120_000)
+    own.start()
+    until(lambda: run.flush(), "the backlog is sent")
+    clock.advance(5)
+    assert states(job) == {"a": "blocked", "b": "blocked"}
+
+
+def test_more_substreams_than_fit_into_a_call_are_confirmed_in_turns(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    job = new_job(own, idle_timeout=timedelta(seconds=2))
+    run, names = runs.run(job), [f"s{number:04}" for number in range(MAX_CAUGHT_UP + 200)]
+    read, times = InputRead(frozenset()), {"busy": 100_000} | dict.fromkeys(names, 50_000)
+    opened = run.begin(0, read)
+    run.report(opened, fold(**times))
+    run.commit(opened, fold(**times))
+    clock.advance(3)
+    idle = []
+    for batch_id in (1, 2):
+        run.batch(batch_id, InputRead(frozenset(names)), busy=100_000 + batch_id)
+        idle.append(job.status()["substreams"]["idle"])
+    assert idle == [MAX_CAUGHT_UP, len(names)]

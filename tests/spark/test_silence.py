@@ -1,5 +1,6 @@
 """Evidence of silence: a query must have processed all available input, at a known time."""
 
+import json
 import time
 from datetime import timedelta
 
@@ -10,6 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, Sink, rows, to_the_end
 from tidegate_spark import Batch, limiting_lag
+from tidegate_spark.columns import Columns
+from tidegate_spark.hook.plan import partition_names
+from tidegate_spark.protocol.checkpoint import Checkpoint
+from tidegate_spark.sources.offsets import SourceOffsets
+from tidegate_spark.sources.query import QueryOffsets
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 TIMEOUT = timedelta(seconds=1)
@@ -69,3 +75,35 @@ def test_a_batch_of_a_rate_limited_source_is_no_evidence_of_silence(
     to_the_end(stream.rate_limited_source(limited), checkpoint)
     assert sink.pinned_watermarks[3] == (30_000 if limited else 110_000)
     assert sink.late == ({} if limited else {3: [("b", 35_000)]})
+
+
+def test_the_offsets_of_a_running_query_are_read(
+    spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str
+) -> None:
+    """Files do not tell the latest offset; Spark's log of offsets is the control."""
+    found: list[list[SourceOffsets]] = []
+    offsets = QueryOffsets(spark, "q")
+
+    def read(df: DataFrame, batch_id: int) -> None:
+        found.append(offsets.read())
+
+    assert offsets.read() == [], "the query is not running"
+    source.add(*rows(("a", 100_000)))
+    source.add(*rows(("a", 110_000)))
+    job = tidegate.job(config=limiting_lag(LAG))
+    to_the_end(job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(read), checkpoint)
+    logged = [Checkpoint(checkpoint).source_offsets(batch_id) or [] for batch_id in (0, 1)]
+    assert [[json.loads(of.end or "") for of in batch] for batch in found] == [
+        [json.loads(end) for end in batch] for batch in logged
+    ]
+    assert [[of.latest for of in batch] for batch in found] == [[None], [None]]
+    assert [[of.committed and json.loads(of.committed) for of in batch] for batch in found] == [
+        [None],
+        [json.loads(logged[0][0])],
+    ]
+
+
+def test_columns_of_another_source_are_no_partitions_of_kafka(spark: SparkSession) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("'t' AS topic", "1 AS partition", "timestamp AS t")
+    assert partition_names(Columns("t", ["topic", "partition"]), stream) is None
+    assert partition_names(Columns("t", None), stream) is None

@@ -15,6 +15,7 @@ from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.retry import ONE_ATTEMPT
 from tidegate_spark.protocol.session import DriverSession, perform_on_files
 from tidegate_spark.protocol.settings import InputComplete, QuerySettings
+from tidegate_spark.sources.offsets import InputRead
 
 Result = TypeVar("Result")
 
@@ -54,6 +55,7 @@ class Runs:
         owns_files: bool = True,
         choices: QueryChoices | None = None,
         replaces_substreams: bool = False,
+        available_now: bool = False,
         declared: tuple[str, ...] = (),
     ) -> "Run":
         """Start the query."""
@@ -62,6 +64,7 @@ class Runs:
             query,
             declared,
             input_complete=input_complete,
+            available_now=available_now,
             choices=choices,
             replaces_substreams=replaces_substreams,
         )
@@ -76,10 +79,10 @@ class Run:
     def __init__(self, runs: Runs, session: DriverSession) -> None:
         self.runs, self.session = runs, session
 
-    def begin(self, batch_id: int) -> OpenBatch:
+    def begin(self, batch_id: int, read: InputRead | None = None) -> OpenBatch:
         """Plan and begin a batch."""
         self.runs.plan(batch_id)
-        return self.session.run(self.session.protocol.begin(batch_id))
+        return self.session.run(self.session.protocol.begin(batch_id, read))
 
     def report(self, opened: OpenBatch, fold: Fold) -> None:
         """Report an open batch."""
@@ -89,17 +92,17 @@ class Run:
         """Commit an open batch."""
         self.session.run(self.session.protocol.commit(opened, fold))
 
-    def batch(self, batch_id: int, **max_event_times: int) -> OpenBatch:
+    def batch(self, batch_id: int, read: InputRead | None = None, /, **max_event_times: int) -> OpenBatch:
         """Run a whole batch with one row for each substream."""
-        opened = self.begin(batch_id)
+        opened = self.begin(batch_id, read)
         self.report(opened, fold(**max_event_times))
         self.commit(opened, fold(**max_event_times))
         return opened
 
-    def beat(self, after_batch: int | None, age_s: float = 0.0) -> None:
+    def beat(self, after_batch: int | None, age_s: float = 0.0, caught_up: list[str] | None = None) -> None:
         """Send a heartbeat."""
         protocol = self.session.protocol
-        self.session.run(protocol.heartbeat(age_s, after_batch))
+        self.session.run(protocol.heartbeat(age_s, after_batch, caught_up))
 
     def flush(self) -> bool:
         """Try once to report the backlog; return whether it is empty."""

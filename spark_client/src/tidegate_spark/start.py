@@ -20,13 +20,14 @@ from tidegate_spark.frame import Frame
 from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
 from tidegate_spark.hook.handlers import BatchHandler, RowHandler, UserFunction
 from tidegate_spark.hook.heartbeat import HeartbeatListener
-from tidegate_spark.hook.plan import reason_to_persist, warn_of_partitions
+from tidegate_spark.hook.plan import partition_names, reason_to_persist, warn_of_partitions
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.pinned_watermarks import KEPT, PinnedWatermarks
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.protocol.settings import InputComplete, QuerySettings
+from tidegate_spark.sources.query import QueryOffsets, ReadInput
 from tidegate_spark.spark_session import (
     AVAILABLE_NOW_OF_PYTHON_SOURCES,
     BATCHES_RETAINED,
@@ -77,13 +78,17 @@ class QueryStart:
         session = DriverSession(self._settings(), self.checkpoint, owns_files=not is_connect(spark))
         of_timestamps = self.columns.are_timestamps(self.df)
         batch_options = replace(options, persist=self._persists())
-        function = BatchFunction(session, self.columns, self._handler(), batch_options, of_timestamps)
+        read = None
+        if not is_connect(spark):
+            names = partition_names(self.columns, self.df)
+            read = ReadInput(QueryOffsets(spark, self.query), names, session.log)
+        function = BatchFunction(session, self.columns, self._handler(), batch_options, of_timestamps, read)
         warn_of_partitions(session.log, self.columns, self.df)
         if options.windowed is not None:
             check_days(spark, options.windowed.frame)
         session.run(session.protocol.start())
         writer = self._writer(function)
-        listener = HeartbeatListener(spark, session)
+        listener = HeartbeatListener(spark, session, read)
         spark.streams.addListener(listener)
         try:
             # A query copies the session's settings when it starts.
@@ -122,6 +127,7 @@ class QueryStart:
             PinnedWatermarks(max(KEPT, retained)),
             self._choices(),
             self.replaces_substreams,
+            bool(options.trigger.get("availableNow")),
         )
 
     def _choices(self) -> QueryChoices:

@@ -190,7 +190,8 @@ class Stream:
 
         Call this method for such a source if the configuration has an ``idle_timeout``. A substream without rows in a
         limited batch may have rows in the next batch. Only a trigger without new data then proves that a substream is
-        idle.
+        idle. For Kafka, the call is needed under Spark Connect only: otherwise, the client compares the end of each
+        batch with the latest offsets.
 
         By default, the client assumes that a batch contains all input that existed when the batch began. Under
         ``availableNow``, it assumes that the batches of a run contain all input that existed when the run began. With

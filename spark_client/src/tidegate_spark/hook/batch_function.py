@@ -41,6 +41,7 @@ from tidegate_spark.protocol.reporter import Reporter
 from tidegate_spark.protocol.reports import SUBSTREAMS_PER_CALL
 from tidegate_spark.protocol.retry import RetryPolicy
 from tidegate_spark.protocol.session import DriverSession
+from tidegate_spark.sources.query import ReadInput
 
 REPORT_TASKS = 4
 
@@ -70,6 +71,7 @@ class BatchFunction:
         handler: The handler of the rows.
         options: The options of the stream.
         of_timestamps: Whether the event times are timestamps.
+        offsets: The offsets of the query, which are evidence of silence; None under Spark Connect.
     """
 
     session: DriverSession
@@ -77,6 +79,7 @@ class BatchFunction:
     handler: BatchHandler
     options: BatchOptions
     of_timestamps: bool
+    offsets: ReadInput | None = None
     _starts_plain: bool = True
     """Whether the next batch starts with the plain fold."""
     _tasks: int | None = None
@@ -97,8 +100,9 @@ class BatchFunction:
     def _run(self, df: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         protocol = self.session.protocol
+        read = None if self.offsets is None else self.offsets.of_batch()
         try:
-            opened = self.session.run(protocol.begin(batch_id))
+            opened = self.session.run(protocol.begin(batch_id, read))
         except Refused as refusal:
             if refusal.code != "job_complete" or self.handler.frame is None or not df.isEmpty():
                 raise

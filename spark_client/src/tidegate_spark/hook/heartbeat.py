@@ -25,7 +25,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.errors import TidegateError
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
+from tidegate_spark.protocol.batches import MAX_CAUGHT_UP
 from tidegate_spark.protocol.session import DriverSession
+from tidegate_spark.sources.query import ReadInput
 from tidegate_spark.spark_session import is_connect
 
 CONNECT_PAUSE_S = 5.0
@@ -92,8 +94,8 @@ class _FromJvm:
 class HeartbeatListener(StreamingQueryListener):
     """A listener that sends heartbeats on its own thread, so that Spark's event bus never waits for HTTP."""
 
-    def __init__(self, spark: SparkSession, session: DriverSession) -> None:
-        self._spark, self._session = spark, session
+    def __init__(self, spark: SparkSession, session: DriverSession, offsets: ReadInput | None = None) -> None:
+        self._spark, self._session, self._offsets = spark, session, offsets
         self._pause_s = CONNECT_PAUSE_S if is_connect(spark) else 0.0
         # The id of the run is unknown until the query has started. Until then, keep the events of all runs.
         self._run_id: str | None = None
@@ -168,8 +170,11 @@ class HeartbeatListener(StreamingQueryListener):
                 if not checkpoint.started():
                     return
                 self._finished, self._knows_finished = checkpoint.finished(), True
+            # Spark is also idle if a source has input, but less than the minimum for a batch (minOffsetsPerTrigger).
+            read = None if self._offsets is None else self._offsets.when_idle()
+            caught_up = None if read is None or read.substreams is None else sorted(read.substreams)[:MAX_CAUGHT_UP]
             age_s = max(0.0, time.time() - idle.at_s)
-            self._session.run(self._session.protocol.heartbeat(age_s, self._finished))
+            self._session.run(self._session.protocol.heartbeat(age_s, self._finished, caught_up))
         except (TidegateError, OSError) as error:  # an OSError comes from the checkpoint's file system
             self._failures.failed(error)
         else:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from tidegate_spark.columns import Columns
 from tidegate_spark.logs import QueryLog
+from tidegate_spark.sources.offsets import PartitionNames
 from tidegate_spark.spark_session import is_connect
 from tidegate_spark.substreams import SOURCE_PARTITION
 
@@ -101,6 +102,32 @@ def reason_against_partitions(columns: Columns, df: DataFrame) -> str | None:
         if name == "StreamingRelation" and (source := str(node.dataSource().className()).lower()) in _FILES:
             return f"the partitions of the source {source} depend on the sizes of the files in each batch"
     return None
+
+
+def partition_names(columns: Columns, df: DataFrame) -> PartitionNames | None:
+    """Return the names of the substreams if they are the partitions or topics of the only source, which is Kafka.
+
+    The substream columns must be the columns ``topic`` and ``partition`` of the source, not expressions of them.
+    """
+    named = columns.substream_columns
+    if not named or is_connect(df.sparkSession):
+        return None
+    plan: Any = df._jdf.queryExecution().analyzed()
+    leaves = plan.collectLeaves()
+    if leaves.size() != 1 or _source(leaves.apply(0)) != "kafka":
+        return None
+    of_source = {id_: name for name, id_ in _attributes(leaves.apply(0)) if name in ("topic", "partition")}
+    found = {name: of_source.get(id_) for name, id_ in _attributes(plan)}
+    kinds = [found.get(name) for name in named]
+    return PartitionNames(tuple(kind for kind in kinds if kind)) if all(kinds) else None
+
+
+def _attributes(plan: Any) -> Iterator[tuple[str, int]]:
+    """Yield the name and the id of each column of a step. A column that a step passes on unchanged keeps its id."""
+    output = plan.output()
+    for index in range(output.size()):
+        attribute = output.apply(index)
+        yield str(attribute.name()), int(attribute.exprId().id())
 
 
 def _source(leaf: Any) -> str:

@@ -14,9 +14,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tidegate_spark.native.folding import FOLDS
-from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.session import DriverSession
+from tidegate_spark.sources.offsets import NO_OFFSET, is_marker
 
 RETRY_AFTER_S = 30.0
 UNREAD_BATCHES = 2

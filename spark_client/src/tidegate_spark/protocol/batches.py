@@ -4,7 +4,7 @@ The coordinator may lose an open batch, or all of its state, between any two cal
 again with the same pinned watermark, and sends all reports of the batch again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +25,9 @@ MAX_FUTURE_SKEW_MS = 24 * 60 * 60 * 1000
 RESENDS = 3
 """Number of times that a lost batch is sent again before the query fails."""
 
+MAX_CAUGHT_UP = 500
+"""Maximum number of substreams that a call may name as caught up."""
+
 LOST_BATCH = frozenset({"batch_not_begun", "reports_missing"})
 """Error codes of a coordinator that has lost an open batch or some of its reports."""
 
@@ -44,6 +47,7 @@ class OpenBatch:
             not, the batch goes to the backlog.
         began: Processing time at which the batch began.
         complete_at: Processing time up to which all input is in this batch or an earlier one; None if not known.
+        caught_up: The substreams for which this holds; None: all substreams.
     """
 
     batch: Batch
@@ -51,11 +55,20 @@ class OpenBatch:
     acknowledged: bool
     began: ProcessingTime
     complete_at: ProcessingTime | None
+    caught_up: frozenset[str] | None = None
 
     @property
     def batch_id(self) -> int:
         """The id of the batch."""
         return self.batch.batch_id
+
+    def silent_beside(self, substreams: Collection[str]) -> list[str] | None:
+        """Return the substreams that were read to their end and have no rows in the batch; None if all were read."""
+        if self.caught_up is None:
+            return None
+        silent = sorted(self.caught_up.difference(substreams))
+        first = self.batch_id * MAX_CAUGHT_UP % len(silent) if len(silent) > MAX_CAUGHT_UP else 0
+        return [*silent[first:], *silent[:first]][:MAX_CAUGHT_UP]  # the next batches confirm the others
 
 
 Call = Callable[[OpenBatch, Fold, RetryPolicy], Procedure[Result]]
@@ -212,7 +225,9 @@ class Batches:
 
     def commit(self, batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Answer]:
         """Commit a batch."""
-        answer = yield from self._calls.commit(batch.batch_id, fold.row_counts(), fold.reported(), policy)
+        answer = yield from self._calls.commit(
+            batch.batch_id, fold.row_counts(), fold.reported(), policy, batch.silent_beside(fold.substream)
+        )
         self.job_watermark = answer["watermark"]
         yield Locked(self._registration.committed(answer, batch.batch_id, fold.max_event_times()))
         return answer

@@ -1,6 +1,6 @@
 """The calls for the batches and heartbeats of one run, with one procedure for each API call."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tidegate_spark.logs import QueryLog
@@ -75,15 +75,27 @@ class QueryCalls(Coordinator):
             finally:
                 self.waited_s += outage_since(began, self.clock)
 
-    def commit(self, batch_id: int, rows: Body | None, reported: int | None, policy: RetryPolicy) -> Procedure[Answer]:
-        """Commit a batch, with its ``rows`` by class and the number of ``reported`` substreams."""
-        body = {"rows": rows, "reported": reported}
+    def commit(
+        self,
+        batch_id: int,
+        rows: Body | None,
+        reported: int | None,
+        policy: RetryPolicy,
+        caught_up: Sequence[str] | None = None,
+    ) -> Procedure[Answer]:
+        """Commit a batch, with its ``rows`` by class and the number of ``reported`` substreams.
+
+        If ``caught_up`` is given, the batch is evidence of silence for these substreams only.
+        """
+        body = {"rows": rows, "reported": reported, **_if_given(caught_up)}
         return self._call_about("POST", batch_id, ":commit", lambda _: body, policy)
 
-    def heartbeat(self, age_s: float, after_batch: int | None) -> Procedure[Answer]:
-        """Report, in one attempt, that the query was caught up ``age_s`` seconds ago."""
+    def heartbeat(
+        self, age_s: float, after_batch: int | None, caught_up: Sequence[str] | None = None
+    ) -> Procedure[Answer]:
+        """Report, in one attempt, that the query (or these substreams) was caught up ``age_s`` seconds ago."""
         caller = yield from self.caller()
-        evidence = {"observed_ms": self.observed_ms(age_s), "after_batch": after_batch}
+        evidence = {"observed_ms": self.observed_ms(age_s), "after_batch": after_batch, **_if_given(caught_up)}
         body = self._with_caller(caller, self.waited_s, evidence)
         answer = yield from self.call("POST", f"/queries/{self.settings.query}:heartbeat", body, ONE_ATTEMPT)
         self.keep_token(answer)
@@ -110,3 +122,8 @@ class QueryCalls(Coordinator):
             self.waited_s += outage_since(began, self.clock)
         self.keep_token(answer)
         return answer
+
+
+def _if_given(caught_up: Sequence[str] | None) -> Body:
+    """Return the member of a body; an empty body if it is None, because an older coordinator refuses the member."""
+    return {} if caught_up is None else {"caught_up": caught_up}

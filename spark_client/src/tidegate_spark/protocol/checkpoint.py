@@ -28,6 +28,7 @@ from pyarrow import fs
 from pyarrow.dataset import dataset
 
 from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.sources.offsets import NO_OFFSET, is_marker
 
 PREVIOUS = ".previous"
 """Suffix of the earlier content of a file that is being replaced."""
@@ -40,21 +41,6 @@ _REPLACE_ATOMICALLY = frozenset({"local", "s3", "gcs", "abfs"})
 
 FORMAT = 1
 """Format of the documents, which each document contains. Raise it when an older client would misread one."""
-
-NO_OFFSET = "-"
-"""The entry in Spark's log for a source that has no offset yet."""
-
-
-def is_marker(offset: str) -> bool:
-    """Return whether an offset in Spark's log belongs to a source of markers: ``{"watermark": 1, ...}``."""
-    if offset == NO_OFFSET:
-        return False
-    try:
-        parsed = json.loads(offset)
-    except ValueError:
-        return False
-    # Kafka's offsets are keyed by topic, and a topic may be named "watermark".
-    return isinstance(parsed, dict) and "watermark" in parsed and not isinstance(parsed["watermark"], dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The procedures of one run of a query."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tidegate_spark.batch import Batch
@@ -15,6 +16,7 @@ from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage
 from tidegate_spark.protocol.settings import InputComplete, QuerySettings
+from tidegate_spark.sources.offsets import InputRead
 
 
 class QueryProtocol:
@@ -100,8 +102,10 @@ class QueryProtocol:
 
     # -- a batch --------------------------------------------------------------------------------------------------
 
-    def begin(self, batch_id: int) -> Procedure[OpenBatch]:
+    def begin(self, batch_id: int, input_read: InputRead | None = None) -> Procedure[OpenBatch]:
         """Begin a batch, and store its pinned watermark.
+
+        ``input_read`` is what the offsets of the batch prove; None if they prove nothing.
 
         With ``on_outage="continue"``, the batch begins without the coordinator if the coordinator does not answer, or
         the backlog is not yet flushed. A new batch then takes the pinned watermark of the previous batch.
@@ -117,14 +121,16 @@ class QueryProtocol:
         before = stored
         if stored is None and batch_id:
             before = yield from pinned_watermarks.read(batch_id - 1)
-        complete_at = yield from self._input_complete_at(batch_id)
+        complete_at = yield from self._input_complete_at(batch_id, input_read)
         policy = self._on_outage.policy if before is None else self._on_outage.first_policy
         try:
             flushed = yield from self.backlog.flush_before(batch_id, policy)
             if flushed:
                 yield from self.adopt_choices()
             if flushed or before is None or not self._on_outage.continues:
-                return (yield from self.batches.begin(batch_id, stored, complete_at, policy))
+                opened = yield from self.batches.begin(batch_id, stored, complete_at, policy)
+                opened.caught_up = None if input_read is None else input_read.substreams
+                return opened
         except CoordinatorUnavailable as error:
             if before is None or not self._on_outage.continues:
                 raise
@@ -137,6 +143,8 @@ class QueryProtocol:
             stored = replace(before, watermark_token=self.calls.watermark_token, assumed=True)
             yield from pinned_watermarks.write(batch_id, stored)
         batch = self.batches.batch(batch_id, stored, replayed=before is stored)
+        if input_read is not None and input_read.substreams is not None:
+            complete_at = None  # the backlog keeps no substreams
         return OpenBatch(batch, stored, False, self.calls.now(), complete_at)
 
     def report(self, batch: OpenBatch, fold: Fold) -> Procedure[None]:
@@ -151,7 +159,8 @@ class QueryProtocol:
         """
         answer = yield from self._call_or_continue(self.batches.commit, batch, fold)
         if answer is None:
-            complete_s = None if batch.complete_at is None else batch.complete_at.at_s
+            is_of_all = batch.complete_at is not None and batch.caught_up is None
+            complete_s = batch.complete_at.at_s if batch.complete_at is not None and is_of_all else None
             kept = BacklogBatch(batch.batch_id, batch.stored, batch.began.at_s, complete_s, fold)
             yield from self.backlog.keep(kept, batch.began)
             yield from self.backlog.flush_in_background()
@@ -177,16 +186,23 @@ class QueryProtocol:
         """Return a batch without rows, which is not begun at the coordinator."""
         return self.batches.batch(batch_id, StoredPinnedWatermark(pinned_watermark, None), replayed=False)
 
-    def _input_complete_at(self, batch_id: int) -> Procedure[ProcessingTime | None]:
+    def _input_complete_at(self, batch_id: int, input_read: InputRead | None) -> Procedure[ProcessingTime | None]:
         """Return the time up to which all input is in this batch or an earlier one; None if not known."""
         first, self._has_begun = not self._has_begun, True
         now = self.calls.now()
         # An earlier run may have planned the first batch.
         planned_ms = (yield ReadPlannedMs(batch_id)) if first else int(1000 * now.at_s)
-        return None if planned_ms is None else self._complete_at(planned_ms, now)
+        return None if planned_ms is None else self._complete_at(planned_ms, now, input_read)
 
-    def _complete_at(self, planned_ms: int, now: ProcessingTime) -> ProcessingTime | None:
-        match self._settings.input_complete:
+    def _complete_at(
+        self, planned_ms: int, now: ProcessingTime, input_read: InputRead | None = None
+    ) -> ProcessingTime | None:
+        rule = self._settings.input_complete
+        if input_read is not None:
+            if input_read.substreams is not None and not input_read.substreams:
+                return None
+            rule = InputComplete.PER_RUN if self._settings.available_now else InputComplete.PER_BATCH
+        match rule:
             case InputComplete.UNKNOWN:
                 return None
             case InputComplete.PER_BATCH:
@@ -232,17 +248,22 @@ class QueryProtocol:
 
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
-    def heartbeat(self, age_s: float, after_batch: int | None) -> Procedure[None]:
+    def heartbeat(
+        self, age_s: float, after_batch: int | None, caught_up: Sequence[str] | None = None
+    ) -> Procedure[None]:
         """Report that the query was caught up ``age_s`` seconds ago, and restore state that the coordinator has lost.
 
-        ``after_batch`` is the last batch that the query had finished at that time; None if it had finished none.
+        Args:
+            age_s: Time since the query was caught up, in seconds.
+            after_batch: The last batch that the query had finished at that time; None if it had finished none.
+            caught_up: The substreams that were caught up; None: all substreams of the query.
 
         Raises:
             TidegateError: If the heartbeat fails. The next heartbeat carries newer evidence.
         """
         yield from self.registration.load_token()
         try:
-            answer = yield from self.calls.heartbeat(age_s, after_batch)
+            answer = yield from self.calls.heartbeat(age_s, after_batch, caught_up)
         except JobMissing as missing:
             yield Locked(self._restore_job(missing, after_batch))
             return

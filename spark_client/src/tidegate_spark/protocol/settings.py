@@ -31,7 +31,8 @@ class QuerySettings:
         connection: The connection to the job. Its configuration may be replaced while the query runs.
         query: Name of the query.
         declared: Substreams that hold the watermark from the start.
-        input_complete: The time at which Spark fixes the input of a batch.
+        input_complete: The time at which Spark fixes the input of a batch, if the offsets of the sources do not tell.
+        available_now: Whether Spark fixes the input of all batches when the run starts.
         pinned_watermarks: The pinned watermarks beside the checkpoint.
         choices: The choices that the checkpoint depends on; None if they are not checked.
         replaces_substreams: Whether the query may continue with other substream columns.
@@ -44,3 +45,4 @@ class QuerySettings:
     pinned_watermarks: PinnedWatermarks = field(default_factory=PinnedWatermarks)
     choices: QueryChoices | None = None
     replaces_substreams: bool = False
+    available_now: bool = False

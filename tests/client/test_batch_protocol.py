@@ -482,9 +482,25 @@ def test_under_available_now_the_latest_offsets_are_those_of_the_start(
     clock.advance(2.5)
     run.batch(1, InputRead(), a=110_000)  # all input up to the start of the run
     assert states(job) == {"a": "active", "b": "blocked"}
+    run.beat(1)
+    assert states(job) == {"a": "active", "b": "blocked"}, "an idle trigger has not asked for later input"
     run = runs.run(job, available_now=True)
     run.batch(2, InputRead(), a=120_000)
     assert states(job) == {"a": "active", "b": "idle"}
+
+
+def test_a_run_that_commits_the_batch_of_another_confirms_no_more(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    """The driver dies after the begin of a batch that had read some partitions only. Its offsets are then unknown."""
+    job = new_job(own, idle_timeout=timedelta(seconds=2))
+    run = runs.run(job)
+    run.batch(0, InputRead(frozenset()), a=100_000, b=40_000, c=50_000)
+    clock.advance(3)
+    run.begin(1, InputRead(frozenset({"b"})))
+    run = runs.run(job, input_complete=InputComplete.UNKNOWN)
+    run.batch(1, None, a=110_000)
+    assert states(job) == {"a": "active", "b": "blocked", "c": "blocked"}
 
 
 def test_a_backlog_batch_with_unread_input_is_no_evidence(

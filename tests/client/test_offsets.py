@@ -1,8 +1,12 @@
 """What the offsets of a batch prove. Rows of a substream may be unread although no batch has any."""
 
+from typing import cast
+
 import pytest
 
+from tidegate_spark.logs import QueryLog
 from tidegate_spark.sources.offsets import Evidence, InputRead, PartitionNames, SourceOffsets, evidence_of
+from tidegate_spark.sources.query import QueryOffsets, ReadInput
 
 BY_PARTITION = PartitionNames(("topic", "partition"))
 
@@ -80,3 +84,18 @@ AT_END, BEHIND = kafka('{"t":{"0":6}}', '{"t":{"0":6}}'), kafka('{"t":{"0":6}}',
 )
 def test_all_sources_count(sources: list[SourceOffsets], all_read: bool | None) -> None:
     assert evidence_of(sources).all_read is all_read
+
+
+class Unasked:
+    """Spark's offsets of a query whose first batch was planned by an earlier run."""
+
+    def read(self) -> list[SourceOffsets]:
+        raise AttributeError("reportLatestOffset")
+
+
+def test_offsets_that_cannot_be_read_prove_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Another rule would make substreams idle that have unread rows. The log says once why the watermark waits."""
+    read = ReadInput(cast(QueryOffsets, Unasked()), BY_PARTITION, QueryLog("j", "q"), lambda: False)
+    for found in (read.of_batch(), read.when_idle()):
+        assert found == InputRead(frozenset())
+    assert caplog.text.count("silent substreams hold the watermark") == 1

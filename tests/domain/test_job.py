@@ -6,7 +6,7 @@ import pytest
 
 from tests.domain.batches import OTHER, RUN, batch, watermark
 from tests.support.machine import JobMachine
-from tidegate.domain.batches import BeginOptions, PartitionReport
+from tidegate.domain.batches import BeginOptions, CaughtUp, PartitionReport
 from tidegate.domain.config import Frame, FrameThrottle, JobConfig, NoThrottle
 from tidegate.domain.errors import (
     BatchForgotten,
@@ -295,7 +295,7 @@ def test_a_caught_up_substream_becomes_idle_while_others_have_unread_input() -> 
     for number, at in ((1, 99), (2, 100)):
         job.begin(RUN, number, at)
         job.stage(RUN, number, PartitionReport(0, {"a": 500 + number}), at)
-        job.commit(RUN, number, None, at, caught_up=["b", "never seen"])
+        job.commit(RUN, number, None, at, caught_up=CaughtUp(["b", "never seen"], 0))
         assert {row.substream: row.state for row in job.substream_table(at)} == {
             "a": "active",
             "b": "active" if at < 100 else "idle",
@@ -304,12 +304,19 @@ def test_a_caught_up_substream_becomes_idle_while_others_have_unread_input() -> 
     assert watermark(job) == 50
 
 
-def test_a_batch_that_leaves_input_of_unknown_age_confirms_no_substream() -> None:
+def test_what_was_read_of_some_substreams_is_no_evidence_for_others() -> None:
+    """The time of the begin does not count, and a run that repeats the commit must not widen the evidence."""
     job = machine(idle_timeout_ms=100)
     batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
-    job.begin(RUN, 1, 500, BeginOptions(input_age_ms=None))
-    job.commit(RUN, 1, None, 500, caught_up=["b"])
+    job.begin(RUN, 1, 500)
+    job.commit(RUN, 1, None, 500, caught_up=CaughtUp(["a"], 401))
     assert watermark(job) == 40
+    job.begin(RUN, 2, 500, BeginOptions(input_age_ms=None))
+    job.commit(RUN, 2, None, 500)
+    assert watermark(job) == 40
+    job.begin(RUN, 3, 500, BeginOptions(input_age_ms=None))
+    job.commit(RUN, 3, None, 500, caught_up=CaughtUp(["b"], 400))
+    assert watermark(job) == 490
 
 
 def test_a_heartbeat_for_some_substreams_leaves_the_idle_clock() -> None:

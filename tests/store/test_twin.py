@@ -4,7 +4,7 @@ The domain evaluates everything in each step. The Lua functions touch only what 
 asserted from the history of the commands, independently of both sides.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from tests.store.twin import Twin
 from tests.support.driver import Driver, command_of
 from tests.support.versions.constants import library_with
 from tests.support.versions.previous import previous_library
-from tidegate.domain.batches import BeginOptions, PartitionReport
+from tidegate.domain.batches import BeginOptions, CaughtUp, PartitionReport
 from tidegate.domain.commands import NO_DELAYS
 from tidegate.domain.completeness import BatchAccounting, LateDisposition, RowCounts, RowsByDelay, RowsOfHour
 from tidegate.domain.config import JobConfig
@@ -187,18 +187,21 @@ class Twins(RuleBasedStateMachine):
         self.input_settled_ms[run.query] = None if age is None else self.twin.answers[-1].now_ms - age
         self.checkpoint[run.query] = run.query_id
 
-    def record_commit(self, query: str, now: int, caught_up: Sequence[str] | None = None) -> None:
+    def record_commit(self, query: str, now: int, caught_up: CaughtUp | None = None) -> None:
         """Record the commit of a batch: its staged substreams, and the time up to which its input was complete."""
         for name in self.staged.pop(query, set()):
             self.last_seen_ms[query, name] = now
-        self.record_evidence(query, self.input_settled_ms[query] or 0, caught_up)
+        if caught_up is None:
+            self.record_evidence(query, self.input_settled_ms[query] or 0, None)
+        else:
+            self.record_evidence(query, self.twin.answers[-1].now_ms - caught_up.age_ms, caught_up.substreams)
         del self.open[query]
 
     def understood(self, caught_up: Sequence[str] | None) -> Sequence[str] | None:
         """Return the substreams that were caught up, if the serving version knows this argument."""
         return caught_up
 
-    def record_evidence(self, query: str, until: int, caught_up: Sequence[str] | None) -> None:
+    def record_evidence(self, query: str, until: int, caught_up: Collection[str] | None) -> None:
         """Record the time up to which all input of some substreams (None: of all) was read."""
         for of in [(query, None)] if caught_up is None else [(query, name) for name in caught_up]:
             self.evidence_ms[of] = max(self.evidence_ms.get(of, 0), until)
@@ -254,6 +257,7 @@ class Twins(RuleBasedStateMachine):
         more=st.none() | st.lists(rows_of_hours, max_size=2),
         token=tokens,
         caught_up=caught_up_names,
+        caught_up_age=st.integers(0, 40),
     )
     def commit(
         self,
@@ -267,6 +271,7 @@ class Twins(RuleBasedStateMachine):
         more: list[RowsOfHour] | None = None,
         token: TokenClaim | None = None,
         caught_up: Sequence[str] | None = None,
+        caught_up_age: int = 0,
     ) -> None:
         now = self.job_now
         account = None
@@ -276,10 +281,11 @@ class Twins(RuleBasedStateMachine):
             every = () if more is None else (*more, *(of_hour for of_each in attributed for of_hour in of_each))
             account = BatchAccounting(tuple(rows), tuple(rows.values()), disposition, attributed, every)
         caught_up = self.understood(caught_up)
-        more_arguments = {"reported": reported, "token": token, "caught_up": caught_up}
+        named = None if caught_up is None else CaughtUp(caught_up, caught_up_age)
+        more_arguments = {"reported": reported, "token": token, "caught_up": named}
         effect = self.execute("commit", run, batch, account, waited_ms=waited, **more_arguments)
         if effect is not None and effect.applied:
-            self.record_commit(run.query, now, caught_up)
+            self.record_commit(run.query, now, named)
 
     @rule(data=st.data(), waited=waits, caught_up=caught_up_names)
     def commit_of_an_open_batch(self, data: st.DataObject, waited: int, caught_up: Sequence[str] | None) -> None:

@@ -81,7 +81,7 @@ class QueryStart:
         read = None
         if not is_connect(spark):
             names = partition_names(self.columns, self.df)
-            read = ReadInput(QueryOffsets(spark, self.query), names, session.log)
+            read = ReadInput(QueryOffsets(spark, self.query), names, session.log, lambda: session.is_stopped())
         function = BatchFunction(session, self.columns, self._handler(), batch_options, of_timestamps, read)
         warn_of_partitions(session.log, self.columns, self.df)
         if options.windowed is not None:

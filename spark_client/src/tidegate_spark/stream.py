@@ -196,7 +196,8 @@ class Stream:
         By default, the client assumes that a batch contains all input that existed when the batch began. Under
         ``availableNow``, it assumes that the batches of a run contain all input that existed when the run began. With
         ``limited=False``, each batch counts as complete under ``availableNow`` too. Use ``limited=False`` for a replay
-        in which each file contains all rows of an interval, and each batch reads one file.
+        in which each file contains all rows of an interval, and each batch reads one file. For Kafka, only the offsets
+        count.
         """
         return self._with(rate_limited=_checked_flag("rate_limited_source", limited))
 

@@ -231,6 +231,19 @@ def stage(
 # commit
 
 
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Substreams of a query of which all input was read up to a time.
+
+    Attributes:
+        substreams: Names of the substreams.
+        age_ms: Age of the time at the call.
+    """
+
+    substreams: Collection[str]
+    age_ms: int
+
+
 def commit(
     job: JobState,
     run: Run,
@@ -240,7 +253,7 @@ def commit(
     waited_ms: int = 0,
     reported: int | None = None,
     token: TokenClaim | None = None,
-    caught_up: Collection[str] | None = None,
+    caught_up: CaughtUp | None = None,
 ) -> Effect:
     """Apply the staged reports of a batch and account for its rows, exactly once; a repeated commit changes nothing.
 
@@ -253,8 +266,8 @@ def commit(
         waited_ms: Time that this run has waited for the coordinator since its start.
         reported: Number of row counts sent, one per partition and substream. None: no check.
         token: The client's last watermark token.
-        caught_up: Substreams of the query whose input the batch and earlier batches contain, up to the age that the
-            begin sent. None: all substreams of the query.
+        caught_up: Some substreams, of which the batch and earlier batches contain all input up to a time. The time of
+            the begin then does not count. None: the time of the begin counts for all substreams of the query.
 
     Raises:
         QueryFenced, QueryRetired, BatchNotBegun: If this run has not begun the batch.
@@ -276,13 +289,15 @@ def commit(
     return Effect(reply(job), is_open)
 
 
-def _commit_staged(job: JobState, name: str, query: Query, caught_up: Collection[str] | None = None) -> None:
+def _commit_staged(job: JobState, name: str, query: Query, caught_up: CaughtUp | None = None) -> None:
     """Apply the staged reports of the open batch and close it; the caller must evaluate the job afterwards."""
     staged = query.staged
     measure(job, name, [(of, rows) for (_, of), rows in staged.delays.items()], query.begun_merged)
     observe(job, name, staged.names, staged.event_times, staged.watermarks)
-    if query.input_known_until_ms is not None:
-        _confirm_silence(job, name, query, query.input_known_until_ms, caught_up)
+    if caught_up is not None:
+        time_out_caught_up(job, name, job.now_ms - caught_up.age_ms - query.outage_ms, caught_up.substreams)
+    elif query.input_known_until_ms is not None:
+        _advance_idle_clock(query, query.input_known_until_ms)
     for (_partition, substream), count in staged.rows.items():
         key = name, substream
         if key in job.substreams:
@@ -343,7 +358,11 @@ def heartbeat(
     query = _enter(job, run, waited_ms)
     applies = not query.open and after_batch in (None, query.latest)
     if applies:
-        _confirm_silence(job, run.query, query, min(observed_ms, job.now_ms), caught_up)
+        until_ms = min(observed_ms, job.now_ms)
+        if caught_up is None:
+            _advance_idle_clock(query, until_ms)
+        else:
+            time_out_caught_up(job, run.query, until_ms - query.outage_ms, caught_up)
         evaluate(job)
     return Effect(reply(job), applies)
 
@@ -419,14 +438,6 @@ def _add_outage(query: Query, waited_ms: int) -> None:
     """Record how long the current run has waited for the coordinator since its start."""
     query.outage_ms += max(0, waited_ms - query.waited_ms)
     query.waited_ms = max(waited_ms, query.waited_ms)
-
-
-def _confirm_silence(job: JobState, name: str, query: Query, until_ms: int, caught_up: Collection[str] | None) -> None:
-    """Record that a query has read all input of some substreams (None: of all) up to a processing time."""
-    if caught_up is None:
-        _advance_idle_clock(query, until_ms)
-    else:
-        time_out_caught_up(job, name, until_ms - query.outage_ms, caught_up)
 
 
 def _advance_idle_clock(query: Query, time_ms: int) -> None:

@@ -160,7 +160,8 @@ def release_overdue_batches(job: JobState) -> None:
 # A query is known to have processed all input up to its idle clock. A substream becomes idle when the idle clock of its
 # query is ``idle_timeout_ms`` past the last event of the substream. The idle clock does not advance while the query is
 # silent or a batch is open; in that time, a silent substream is *blocked*, not idle. For reports without batches, the
-# observed time of the job is the idle clock.
+# observed time of the job is the idle clock. A query that has read the input of some substreams only names them
+# (``time_out_caught_up``), and its idle clock stays.
 
 
 def time_out_queries(job: JobState) -> None:

@@ -14,7 +14,6 @@ from tidegate.store.pieces import Pieces, accounting_pieces, direct_pieces, part
 from tidegate.views.substreams import QUERY_ID
 from tidegate.views.types import (
     BatchNumber,
-    CaughtUp,
     Column,
     Count,
     DelayCounts,
@@ -25,6 +24,7 @@ from tidegate.views.types import (
     Names,
     Request,
     RowsByHour,
+    SomeNames,
     SubstreamsRequest,
     WaitMs,
     check_equal_lengths,
@@ -274,11 +274,15 @@ class CommitRequest(RunReference, SubstreamsRequest):
         examples=[2],
     )
 
-    caught_up: CaughtUp | None = Field(
+    caught_up: SomeNames | None = Field(
         default=None,
-        description="Substreams of which this batch and earlier batches contain all input, up to the `input_age_ms` of "
-        "the begin. Those that were silent for `idle_timeout_ms` become idle. Null: all substreams of the query.",
+        description="Some substreams, of which this batch and earlier batches contain all input that is at least "
+        "`caught_up_age_ms` old. Those that were silent for `idle_timeout_ms` become idle. The `input_age_ms` of the "
+        "begin then does not count. Null: it counts, for all substreams of the query.",
         examples=[["landings/2"]],
+    )
+    caught_up_age_ms: DurationMs = Field(
+        default=0, description="Age of the input of the substreams in `caught_up`.", examples=[250]
     )
 
     def _to_pieces(self, query: str) -> Pieces:
@@ -302,7 +306,7 @@ class HeartbeatRequest(RunReference):
         "later batch, the heartbeat changes nothing.",
         examples=[41],
     )
-    caught_up: CaughtUp | None = Field(
+    caught_up: SomeNames | None = Field(
         default=None,
         description="Substreams that had no new data. Those that were silent for `idle_timeout_ms` become idle. Null: "
         "all substreams of the query.",

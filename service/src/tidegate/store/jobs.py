@@ -14,7 +14,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from tidegate.domain.batches import DEFAULTS, PINNED_WATERMARKS_KEPT, BeginOptions
+from tidegate.domain.batches import DEFAULTS, PINNED_WATERMARKS_KEPT, BeginOptions, CaughtUp
 from tidegate.domain.config import JobConfig, Throttle
 from tidegate.domain.errors import DomainError
 from tidegate.domain.history import NO_AUDIT, AuditInfo
@@ -309,7 +309,7 @@ class JobStore:
         reported: int | None = None,
         token: TokenClaim | None = None,
         now_ms: int | None = None,
-        caught_up: Sequence[str] | None = None,
+        caught_up: CaughtUp | None = None,
     ) -> Effect:
         """Commit a batch, with the columns of :func:`accounting_pieces`."""
         reply = await self._functions.run_commit(
@@ -323,7 +323,8 @@ class JobStore:
             batch_id=batch_id,
             waited_ms=waited_ms,
             reported=reported,
-            caught_up=_members(run.query, caught_up),
+            caught_up=caught_up and members(run.query, caught_up.substreams),
+            caught_up_age_ms=caught_up and caught_up.age_ms,
         )
         return replies.command_result(reply)
 
@@ -348,7 +349,7 @@ class JobStore:
             observed_ms=observed_ms,
             waited_ms=waited_ms,
             after_batch=after_batch,
-            caught_up=_members(run.query, caught_up),
+            caught_up=None if caught_up is None else members(run.query, caught_up),
         )
 
     async def sweep(self, job: str, now_ms: int | None = None) -> JobWatermark:
@@ -444,10 +445,6 @@ class JobStore:
         self, command: str, job: str, now_ms: int | None, pieces: Pieces | None = None, **arguments: Any
     ) -> Effect:
         return replies.command_result(await self._functions.run(command, job, now_ms, pieces, **arguments))
-
-
-def _members(query: str, substreams: Sequence[str] | None) -> list[str] | None:
-    return None if substreams is None else members(query, substreams)
 
 
 DERIVED = ("follows_clock", "initial_lag", "limit", "accepts_watermarks", "late_share", "enough", "window", "slide")

@@ -105,13 +105,13 @@ Names = Annotated[
 ]
 """Distinct names of substreams: 1 to 200 bytes of UTF-8 each, without control characters."""
 
-CaughtUp = Annotated[
+SomeNames = Annotated[
     list[str],
     Field(max_length=MAX_CAUGHT_UP, fail_fast=True),
     AfterValidator(_check_names),
     WithJsonSchema({"type": "array", "maxItems": MAX_CAUGHT_UP, "uniqueItems": True, "items": _NAME}),
 ]
-"""Distinct names of substreams whose input a query has read."""
+"""Distinct names of substreams, few enough for one function call in Redis."""
 
 
 class Request(BaseModel):

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.errors import TidegateError
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
-from tidegate_spark.protocol.batches import MAX_CAUGHT_UP
+from tidegate_spark.protocol.batches import in_turns
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.sources.query import ReadInput
 from tidegate_spark.spark_session import is_connect
@@ -103,6 +103,7 @@ class HeartbeatListener(StreamingQueryListener):
         # heartbeat: earlier runs may have read input that is not reported.
         self._finished: int | None = None
         self._knows_finished = False
+        self._turn = 0
         self._failures = FailureLog(session.log, *HEARTBEATS_FAIL)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
@@ -172,7 +173,8 @@ class HeartbeatListener(StreamingQueryListener):
                 self._finished, self._knows_finished = checkpoint.finished(), True
             # Spark is also idle if a source has input, but less than the minimum for a batch (minOffsetsPerTrigger).
             read = None if self._offsets is None else self._offsets.when_idle()
-            caught_up = None if read is None or read.substreams is None else sorted(read.substreams)[:MAX_CAUGHT_UP]
+            self._turn += 1
+            caught_up = None if read is None or read.substreams is None else in_turns(read.substreams, self._turn)
             age_s = max(0.0, time.time() - idle.at_s)
             self._session.run(self._session.protocol.heartbeat(age_s, self._finished, caught_up))
         except (TidegateError, OSError) as error:  # an OSError comes from the checkpoint's file system

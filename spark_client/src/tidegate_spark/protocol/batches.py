@@ -12,7 +12,7 @@ from tidegate_spark.batch import Batch
 from tidegate_spark.errors import JobMissing, Refused
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.calls import QueryCalls
-from tidegate_spark.protocol.coordinator import Answer, ProcessingTime
+from tidegate_spark.protocol.coordinator import Answer, CaughtUp, ProcessingTime
 from tidegate_spark.protocol.effects import HasFinished, Locked, Procedure, Result
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
@@ -47,7 +47,8 @@ class OpenBatch:
             not, the batch goes to the backlog.
         began: Processing time at which the batch began.
         complete_at: Processing time up to which all input is in this batch or an earlier one; None if not known.
-        caught_up: The substreams for which this holds; None: all substreams.
+        caught_up: Some substreams of which all input is in this batch or an earlier one, and the processing time up to
+            which it is; None if this is known for all substreams or for none.
     """
 
     batch: Batch
@@ -55,20 +56,26 @@ class OpenBatch:
     acknowledged: bool
     began: ProcessingTime
     complete_at: ProcessingTime | None
-    caught_up: frozenset[str] | None = None
+    caught_up: CaughtUp | None = None
 
     @property
     def batch_id(self) -> int:
         """The id of the batch."""
         return self.batch.batch_id
 
-    def silent_beside(self, substreams: Collection[str]) -> list[str] | None:
-        """Return the substreams that were read to their end and have no rows in the batch; None if all were read."""
+    def silent_beside(self, substreams: Collection[str]) -> CaughtUp | None:
+        """Return those of :attr:`caught_up` that have no rows in the batch, as many as fit into a call."""
         if self.caught_up is None:
             return None
-        silent = sorted(self.caught_up.difference(substreams))
-        first = self.batch_id * MAX_CAUGHT_UP % len(silent) if len(silent) > MAX_CAUGHT_UP else 0
-        return [*silent[first:], *silent[:first]][:MAX_CAUGHT_UP]  # the next batches confirm the others
+        names = in_turns(self.caught_up.substreams.difference(substreams), self.batch_id)
+        return CaughtUp(frozenset(names), self.caught_up.at)
+
+
+def in_turns(substreams: Collection[str], turn: int) -> list[str]:
+    """Return as many substreams as fit into a call; the next turns return the others."""
+    names = sorted(substreams)
+    first = turn * MAX_CAUGHT_UP % len(names) if len(names) > MAX_CAUGHT_UP else 0
+    return [*names[first:], *names[:first]][:MAX_CAUGHT_UP]
 
 
 Call = Callable[[OpenBatch, Fold, RetryPolicy], Procedure[Result]]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.protocol.coordinator import Answer, Body, Coordinator, ProcessingTime
+from tidegate_spark.protocol.coordinator import Answer, Body, CaughtUp, Coordinator, ProcessingTime
 from tidegate_spark.protocol.effects import Procedure, ReadQueryId
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy, outage_since
@@ -81,21 +81,29 @@ class QueryCalls(Coordinator):
         rows: Body | None,
         reported: int | None,
         policy: RetryPolicy,
-        caught_up: Sequence[str] | None = None,
+        caught_up: CaughtUp | None = None,
     ) -> Procedure[Answer]:
         """Commit a batch, with its ``rows`` by class and the number of ``reported`` substreams.
 
         If ``caught_up`` is given, the batch is evidence of silence for these substreams only.
         """
-        body = {"rows": rows, "reported": reported, **_if_given(caught_up)}
-        return self._call_about("POST", batch_id, ":commit", lambda _: body, policy)
+
+        def body(now: ProcessingTime) -> Body:
+            fields = {"rows": rows, "reported": reported}
+            if caught_up is None:
+                return fields
+            return {**fields, "caught_up": sorted(caught_up.substreams), "caught_up_age_ms": caught_up.at.age_ms(now)}
+
+        return self._call_about("POST", batch_id, ":commit", body, policy)
 
     def heartbeat(
         self, age_s: float, after_batch: int | None, caught_up: Sequence[str] | None = None
     ) -> Procedure[Answer]:
         """Report, in one attempt, that the query (or these substreams) was caught up ``age_s`` seconds ago."""
         caller = yield from self.caller()
-        evidence = {"observed_ms": self.observed_ms(age_s), "after_batch": after_batch, **_if_given(caught_up)}
+        evidence: dict[str, Any] = {"observed_ms": self.observed_ms(age_s), "after_batch": after_batch}
+        if caught_up is not None:
+            evidence["caught_up"] = caught_up
         body = self._with_caller(caller, self.waited_s, evidence)
         answer = yield from self.call("POST", f"/queries/{self.settings.query}:heartbeat", body, ONE_ATTEMPT)
         self.keep_token(answer)
@@ -122,8 +130,3 @@ class QueryCalls(Coordinator):
             self.waited_s += outage_since(began, self.clock)
         self.keep_token(answer)
         return answer
-
-
-def _if_given(caught_up: Sequence[str] | None) -> Body:
-    """Return the member of a body; an empty body if it is None, because an older coordinator refuses the member."""
-    return {} if caught_up is None else {"caught_up": caught_up}

@@ -32,6 +32,14 @@ class ProcessingTime:
         return max(0, int(1000 * (now.at_s - self.at_s - (now.waited_s - self.waited_s))))
 
 
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Substreams of which all input was read up to a processing time."""
+
+    substreams: frozenset[str]
+    at: ProcessingTime
+
+
 class Coordinator:
     """The calls of one run to one job, and the state that the run keeps from the answers.
 

@@ -9,7 +9,7 @@ from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
 from tidegate_spark.protocol.batches import Batches, Call, OpenBatch
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.choices import QueryChoices
-from tidegate_spark.protocol.coordinator import Answer, ProcessingTime
+from tidegate_spark.protocol.coordinator import Answer, CaughtUp, ProcessingTime
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs, Result
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
@@ -121,7 +121,7 @@ class QueryProtocol:
         before = stored
         if stored is None and batch_id:
             before = yield from pinned_watermarks.read(batch_id - 1)
-        complete_at = yield from self._input_complete_at(batch_id, input_read)
+        complete_at, caught_up = yield from self._input_read(batch_id, input_read)
         policy = self._on_outage.policy if before is None else self._on_outage.first_policy
         try:
             flushed = yield from self.backlog.flush_before(batch_id, policy)
@@ -129,7 +129,7 @@ class QueryProtocol:
                 yield from self.adopt_choices()
             if flushed or before is None or not self._on_outage.continues:
                 opened = yield from self.batches.begin(batch_id, stored, complete_at, policy)
-                opened.caught_up = None if input_read is None else input_read.substreams
+                opened.caught_up = caught_up
                 return opened
         except CoordinatorUnavailable as error:
             if before is None or not self._on_outage.continues:
@@ -143,8 +143,6 @@ class QueryProtocol:
             stored = replace(before, watermark_token=self.calls.watermark_token, assumed=True)
             yield from pinned_watermarks.write(batch_id, stored)
         batch = self.batches.batch(batch_id, stored, replayed=before is stored)
-        if input_read is not None and input_read.substreams is not None:
-            complete_at = None  # the backlog keeps no substreams
         return OpenBatch(batch, stored, False, self.calls.now(), complete_at)
 
     def report(self, batch: OpenBatch, fold: Fold) -> Procedure[None]:
@@ -159,8 +157,7 @@ class QueryProtocol:
         """
         answer = yield from self._call_or_continue(self.batches.commit, batch, fold)
         if answer is None:
-            is_of_all = batch.complete_at is not None and batch.caught_up is None
-            complete_s = batch.complete_at.at_s if batch.complete_at is not None and is_of_all else None
+            complete_s = None if batch.complete_at is None else batch.complete_at.at_s
             kept = BacklogBatch(batch.batch_id, batch.stored, batch.began.at_s, complete_s, fold)
             yield from self.backlog.keep(kept, batch.began)
             yield from self.backlog.flush_in_background()
@@ -186,21 +183,28 @@ class QueryProtocol:
         """Return a batch without rows, which is not begun at the coordinator."""
         return self.batches.batch(batch_id, StoredPinnedWatermark(pinned_watermark, None), replayed=False)
 
-    def _input_complete_at(self, batch_id: int, input_read: InputRead | None) -> Procedure[ProcessingTime | None]:
-        """Return the time up to which all input is in this batch or an earlier one; None if not known."""
+    def _input_read(
+        self, batch_id: int, input_read: InputRead | None
+    ) -> Procedure[tuple[ProcessingTime | None, CaughtUp | None]]:
+        """Return the time up to which all input is in this batch or an earlier one; None if not known.
+
+        If only the input of some substreams is, return them with the time. The begin must not contain this time: a
+        client that commits the batch without the substreams would confirm all of them.
+        """
         first, self._has_begun = not self._has_begun, True
         now = self.calls.now()
         # An earlier run may have planned the first batch.
         planned_ms = (yield ReadPlannedMs(batch_id)) if first else int(1000 * now.at_s)
-        return None if planned_ms is None else self._complete_at(planned_ms, now, input_read)
+        at = None if planned_ms is None else self._complete_at(planned_ms, now, input_read)
+        if at is None or input_read is None or input_read.substreams is None:
+            return at, None
+        return None, CaughtUp(input_read.substreams, at)
 
     def _complete_at(
         self, planned_ms: int, now: ProcessingTime, input_read: InputRead | None = None
     ) -> ProcessingTime | None:
         rule = self._settings.input_complete
         if input_read is not None:
-            if input_read.substreams is not None and not input_read.substreams:
-                return None
             rule = InputComplete.PER_RUN if self._settings.available_now else InputComplete.PER_BATCH
         match rule:
             case InputComplete.UNKNOWN:
@@ -262,6 +266,8 @@ class QueryProtocol:
             TidegateError: If the heartbeat fails. The next heartbeat carries newer evidence.
         """
         yield from self.registration.load_token()
+        if self._settings.available_now:  # Spark reads the input that existed when the run started
+            age_s = max(age_s, self.calls.now().at_s - self._started.at_s)
         try:
             answer = yield from self.calls.heartbeat(age_s, after_batch, caught_up)
         except JobMissing as missing:

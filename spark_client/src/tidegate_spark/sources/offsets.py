@@ -65,7 +65,7 @@ def evidence_of(sources: Sequence[SourceOffsets], *, committed: bool = False) ->
         if source.end is not None and is_marker(source.end):
             continue
         if source.latest is None:
-            # Kafka tells its latest offsets, except for a batch that an earlier run has planned.
+            # Kafka tells its latest offsets once Spark has asked for them: not for a batch that an earlier run planned.
             results.append(None if _partitions(_parsed(source.end)) is None else False)
             continue
         latest, end = _parsed(source.latest), _parsed(source.end)

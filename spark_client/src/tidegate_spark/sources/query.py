@@ -1,5 +1,6 @@
 """The offsets of a running query, from Spark's driver. Spark Connect does not give them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -52,7 +53,12 @@ class QueryOffsets:
         if kind not in self._tells:
             jvm: Any = self._spark._jvm
             self._tells[kind] = bool(jvm.java.lang.Class.forName(_TELLS).isInstance(source))
-        latest = source.reportLatestOffset() if self._tells[kind] else None
+        if not self._tells[kind]:
+            return None
+        try:
+            latest = source.reportLatestOffset()
+        except Exception:  # noqa: BLE001 - Kafka's source fails with a NullPointerException until Spark has asked Kafka
+            return None
         return None if latest is None else str(latest.json())
 
 
@@ -68,10 +74,13 @@ class ReadInput:
         offsets: The offsets of the query.
         names: The names of the substreams that are partitions of Kafka; None if they are not.
         log: The log of the query.
+        is_stopped: A function that returns whether the query was stopped.
     """
 
-    def __init__(self, offsets: QueryOffsets, names: PartitionNames | None, log: QueryLog) -> None:
-        self._offsets, self._names, self._log = offsets, names, log
+    def __init__(
+        self, offsets: QueryOffsets, names: PartitionNames | None, log: QueryLog, is_stopped: Callable[[], bool]
+    ) -> None:
+        self._offsets, self._names, self._log, self._is_stopped = offsets, names, log, is_stopped
         self._has_failed = False
 
     def of_batch(self) -> InputRead | None:
@@ -83,17 +92,13 @@ class ReadInput:
         return self._read(committed=True)
 
     def _read(self, committed: bool) -> InputRead | None:
-        if self._has_failed:
-            return None
         try:
             return InputRead.of(evidence_of(self._offsets.read(), committed=committed), self._names)
-        except Exception:  # noqa: BLE001 - any method may be missing; the log has the traceback
-            # These methods of Spark are not public. Without them, the query continues as with a source that does not
-            # tell its latest offset.
+        except Exception:  # noqa: BLE001 - the methods of Spark are not public, and any of them may be missing
+            if not self._has_failed and not self._is_stopped():
+                self._log.warning(
+                    "the client cannot read the offsets of this query, so silent substreams hold the watermark",
+                    exc_info=True,
+                )
             self._has_failed = True
-            self._log.warning(
-                "the client cannot read the offsets of this query. If a source limits the size of batches, call "
-                "rate_limited_source().",
-                exc_info=True,
-            )
-            return None
+            return InputRead(frozenset())

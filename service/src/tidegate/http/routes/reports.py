@@ -6,6 +6,7 @@ from fastapi import APIRouter, Response
 
 from tidegate.auth.roles import READERS, REPORTERS
 from tidegate.domain import results
+from tidegate.domain.batches import CaughtUp
 from tidegate.domain.job import Run
 from tidegate.http.bodies import JsonAnswer, body_of, json_answer
 from tidegate.http.problems import Problem
@@ -109,8 +110,9 @@ async def commit(
 ) -> Response:
     """Commit a batch: its staged reports take effect, and its rows are counted. A repetition changes nothing."""
     token, pieces = context.tokens.claim(job, body.watermark_token), body.pieces(query)
+    caught_up = None if body.caught_up is None else CaughtUp(body.caught_up, body.caught_up_age_ms)
     effect = await context.store.commit(
-        job, _run(query, body), batch, pieces, body.waited_ms, body.reported, token, caught_up=body.caught_up
+        job, _run(query, body), batch, pieces, body.waited_ms, body.reported, token, caught_up=caught_up
     )
     return json_answer(context.reader.command_result(job, effect))
 

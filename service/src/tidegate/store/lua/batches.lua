@@ -185,14 +185,6 @@ local function close(query)
   discard_staged(query)
 end
 
--- Record that a query has read all input up to a processing time: that of the members args.caught_up, or else of all of its
--- substreams. Return whether a substream that follows the clock has become idle.
-local function confirm_silence(query, time)
-  if args.caught_up then return idleness.expire_caught_up(query.name, args.caught_up, time - query.outage) end
-  queries.advance_idle_clock(query, time)
-  return false
-end
-
 -- Return phases (see steps.lua) that apply the staged reports of the open batch of a query and close it, if the
 -- progress has commits. progress.has_left: whether a substream that follows the clock has become idle. The last phase is followed
 -- by an evaluation.
@@ -225,7 +217,12 @@ local function commit_staged(name)
     if not progress.commits then return end
     history.write_substreams('active', name, progress.active)
     local query = queries.get(name)
-    if query.input_known_until then progress.has_left = confirm_silence(query, query.input_known_until) end
+    if args.caught_up then
+      local time = job.now - args.caught_up_age_ms - query.outage
+      progress.has_left = idleness.expire_caught_up(name, args.caught_up, time)
+    elseif query.input_known_until then
+      queries.advance_idle_clock(query, query.input_known_until)
+    end
     close(query)
     progress.has_left = idleness.expire(name, query.idle_clock) or progress.has_left
   end
@@ -398,7 +395,8 @@ function commands.stage()
 end
 
 -- Commit: apply the staged reports of a batch and account for its rows, exactly once. A large batch commits in steps.
--- args   token, run, batch_id, waited_ms, reported (absent: unknown), caught_up (see confirm_silence); members, counts (a column for each row class),
+-- args   token, run, batch_id, waited_ms, reported (absent: unknown), caught_up and caught_up_age_ms (members of
+--        which all input was read up to this time; absent: the time of the begin counts for all); members, counts (a column for each row class),
 --        disposition (dropped or diverted), hours_of_job and hours (see ledger.add), or stored pieces of these columns:
 --        stored, members (range); joined (absent: see to_join): version, count, and ranges of pieces
 -- reply  applied: false if the batch was already committed; or join: the version of the reports, which the coordinator
@@ -465,7 +463,7 @@ function commands.commit()
 end
 
 -- Heartbeat: advance the idle clock of a query that has processed all input and has no new data, unless a batch is open.
--- args   token, run, observed_ms, waited_ms, after_batch (absent: no check), caught_up (see confirm_silence)
+-- args   token, run, observed_ms, waited_ms, after_batch (absent: no check), caught_up (members; absent: all)
 -- reply  applied: false if the clock did not advance
 -- errors query_fenced, query_retired, checkpoint_conflict
 function commands.heartbeat()
@@ -475,7 +473,12 @@ function commands.heartbeat()
   enter(query, args.run, args.waited_ms)
   local applied = not query.open and (not args.after_batch or args.after_batch == query.latest)
   if applied then
-    local has_left = confirm_silence(query, math.min(args.observed_ms, job.now))
+    local time, has_left = math.min(args.observed_ms, job.now), false
+    if args.caught_up then
+      has_left = idleness.expire_caught_up(query.name, args.caught_up, time - query.outage)
+    else
+      queries.advance_idle_clock(query, time)
+    end
     evaluate.evaluate(idleness.expire(query.name, query.idle_clock) or has_left)
   end
   return reply.finish({applied = applied})

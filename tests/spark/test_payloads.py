@@ -57,8 +57,14 @@ OTHER_OPERATIONS = {
     "late",
 }
 """Operations that queries do not make. `tests/client/test_job_methods.py` calls the methods of `Job` for them."""
-NOT_SENT = {"Report": {"min_event_times", "watermarks"}}
-"""Members for other clients: reporters without batches, and reporters of watermarks."""
+NOT_SENT = {
+    "Report": {"min_event_times", "watermarks"},
+    "CommitRequest": {"caught_up", "caught_up_age_ms"},
+    "HeartbeatRequest": {"caught_up"},
+}
+"""Members for other clients (reporters without batches, and reporters of watermarks), and members for Kafka, which
+`tests/client/test_batch_protocol.py` sends.
+"""
 
 
 @dataclass(frozen=True)

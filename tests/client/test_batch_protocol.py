@@ -461,7 +461,7 @@ def test_a_partition_that_was_read_to_its_end_does_not_hold_a_query_with_a_backl
 
 
 def test_a_batch_with_unread_input_is_no_evidence(own: LocalCoordinator, runs: Runs, clock: VirtualClock) -> None:
-    """Nobody has called ``rate_limited_source()`` for a source with a limit."""
+    """A source has a limit, and the program does not call ``rate_limited_source()``."""
     job = new_job(own, idle_timeout=timedelta(seconds=2))
     run = runs.run(job)
     run.batch(0, InputRead(frozenset()), a=100_000, b=40_000)

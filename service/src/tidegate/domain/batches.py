@@ -233,7 +233,7 @@ def stage(
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """Substreams of a query of which all input was read up to a time.
+    """Substreams of a query, and the age of the time up to which their input was read.
 
     Attributes:
         substreams: Names of the substreams.
@@ -266,8 +266,8 @@ def commit(
         waited_ms: Time that this run has waited for the coordinator since its start.
         reported: Number of row counts sent, one per partition and substream. None: no check.
         token: The client's last watermark token.
-        caught_up: Some substreams, of which the batch and earlier batches contain all input up to a time. The time of
-            the begin then does not count. None: the time of the begin counts for all substreams of the query.
+        caught_up: Substreams whose input up to a time is in this batch or an earlier batch. The time of the begin then
+            does not count. None: the time of the begin counts for all substreams of the query.
 
     Raises:
         QueryFenced, QueryRetired, BatchNotBegun: If this run has not begun the batch.

@@ -276,9 +276,9 @@ class CommitRequest(RunReference, SubstreamsRequest):
 
     caught_up: SomeNames | None = Field(
         default=None,
-        description="Some substreams, of which this batch and earlier batches contain all input that is at least "
-        "`caught_up_age_ms` old. Those that were silent for `idle_timeout_ms` become idle. The `input_age_ms` of the "
-        "begin then does not count. Null: it counts, for all substreams of the query.",
+        description="Substreams whose input, if at least `caught_up_age_ms` old, is in this batch or an earlier batch. "
+        "Those that were silent for `idle_timeout_ms` become idle, and the `input_age_ms` of the begin does not count. "
+        "Null: the `input_age_ms` counts for all substreams of the query.",
         examples=[["landings/2"]],
     )
     caught_up_age_ms: DurationMs = Field(

@@ -47,8 +47,8 @@ class OpenBatch:
             not, the batch goes to the backlog.
         began: Processing time at which the batch began.
         complete_at: Processing time up to which all input is in this batch or an earlier one; None if not known.
-        caught_up: Some substreams of which all input is in this batch or an earlier one, and the processing time up to
-            which it is; None if this is known for all substreams or for none.
+        caught_up: The substreams for which such a time is known, and the time; None if it is known for all substreams
+            or for none.
     """
 
     batch: Batch

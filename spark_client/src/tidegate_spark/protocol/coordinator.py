@@ -34,7 +34,7 @@ class ProcessingTime:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """Substreams of which all input was read up to a processing time."""
+    """Substreams, and the processing time up to which their input was read."""
 
     substreams: frozenset[str]
     at: ProcessingTime

@@ -138,7 +138,7 @@ class InputRead:
     """The input that a batch and earlier batches contain, as of the time at which Spark planned the batch.
 
     Attributes:
-        substreams: The substreams of which they contain all input; None: of all substreams of the query.
+        substreams: The substreams whose input they contain; None: all substreams of the query.
     """
 
     substreams: frozenset[str] | None = None

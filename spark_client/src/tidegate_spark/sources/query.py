@@ -57,8 +57,10 @@ class QueryOffsets:
             return None
         try:
             latest = source.reportLatestOffset()
-        except Exception:  # noqa: BLE001 - Kafka's source fails with a NullPointerException until Spark has asked Kafka
-            return None
+        except Exception as error:
+            if "NullPointerException" in str(error):  # Kafka's source, until Spark has asked Kafka
+                return None
+            raise
         return None if latest is None else str(latest.json())
 
 

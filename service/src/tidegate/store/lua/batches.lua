@@ -395,8 +395,9 @@ function commands.stage()
 end
 
 -- Commit: apply the staged reports of a batch and account for its rows, exactly once. A large batch commits in steps.
--- args   token, run, batch_id, waited_ms, reported (absent: unknown), caught_up and caught_up_age_ms (members of
---        which all input was read up to this time; absent: the time of the begin counts for all); members, counts (a column for each row class),
+-- args   token, run, batch_id, waited_ms, reported (absent: unknown), caught_up and caught_up_age_ms (members whose
+--        input was read up to this time; absent: the time of the begin counts for all members); members, counts (a
+--        column for each row class),
 --        disposition (dropped or diverted), hours_of_job and hours (see ledger.add), or stored pieces of these columns:
 --        stored, members (range); joined (absent: see to_join): version, count, and ranges of pieces
 -- reply  applied: false if the batch was already committed; or join: the version of the reports, which the coordinator

@@ -32,11 +32,12 @@ ARG UID=10001
 RUN groupadd --gid "${UID}" tidegate \
  && useradd --uid "${UID}" --gid "${UID}" --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin tidegate \
  && install --directory --owner "${UID}" --group "${UID}" --mode 0700 /var/lib/tidegate \
-      /run/tidegate /run/tidegate/valkey /run/tidegate/coordinator /run/tidegate/spark /run/tidegate/observe \
-      /run/tidegate/grafana /run/tidegate/people
+      /run/tidegate /secrets/valkey /secrets/coordinator /secrets/spark /secrets/observe /secrets/grafana /secrets/people
 COPY --from=coordinator-build /opt/tidegate /opt/tidegate
-# Only an embedded Valkey writes files by default, in /var/lib/tidegate. The folders in /run/tidegate are empty: Docker copies
-# their owner into the new volumes of docker-compose.yml, so that the service `secrets` needs no root.
+# Only an embedded Valkey writes files by default, in /var/lib/tidegate. The folders in /secrets are empty: Docker copies
+# their owner into the new volumes of docker-compose.yml, so that the service `secrets` needs no root. The folder that the
+# other services mount, /run/tidegate, must stay empty: Docker copies its files into a new volume, and fails if two
+# containers that it creates at the same time copy the same file.
 ENV PATH=/opt/tidegate/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

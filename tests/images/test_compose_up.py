@@ -1,5 +1,6 @@
 """docker-compose.yml on a Docker engine, with the images of the Dockerfile: what a user does, sees and may rely on."""
 
+import json
 import logging
 import re
 import signal
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from examples.flights import data
-from tests.support.engine import Compose
+from tests.support.engine import ROOT, Compose
 from tests.support.flights import check_accounts, check_windows, settings
 from tests.support.waiting import until
 
@@ -109,23 +110,56 @@ def test_the_flights_survive_restarts_and_kills(compose: Compose, tmp_path: Path
         print(printed.read_text()[-20_000:])
 
 
-def test_prometheus_scrapes_the_coordinators_until_everything_is_removed(compose: Compose) -> None:
-    """The profile `observe` works with a read-only file system. `down --volumes` leaves nothing behind."""
-    log.info("docker compose --profile observe up prometheus ...")
-    compose("--profile", "observe", "up", "--detach", "--wait", "prometheus", timeout_s=START_S)
+def test_a_start_is_completed_and_everything_is_removed(compose: Compose) -> None:
+    """After an interrupted first start, the next start creates the secrets again. The user of the coordinators has the
+    permissions that they need, and no others. Prometheus has both coordinators and all rules, with a read-only file
+    system. ``down --volumes`` leaves nothing behind.
+    """
+    compose("up", "secrets", timeout_s=START_S)
+    keys = compose.volume("coordinator-secrets") / "keys.json"
+    keys.rename(keys.parent / ".keys.json")
+    log.info("docker compose --profile observe up proxy prometheus ...")
+    compose("--profile", "observe", "up", "--detach", "--wait", "proxy", "prometheus", timeout_s=START_S)
+    assert compose("logs", "secrets").count("Created the secrets.") == 2
     _check_privileges(compose)
+    _check_permissions(compose)
 
-    def up() -> list[str]:
-        answer = httpx.get("http://127.0.0.1:9090/api/v1/query", params={"query": "up"}).raise_for_status()
-        return [series["value"][1] for series in answer.json()["data"]["result"]]
+    def query(path: str, **params: str) -> Any:
+        return httpx.get(f"http://127.0.0.1:9090/api/v1/{path}", params=params).raise_for_status().json()["data"]
 
-    until(lambda: up() == ["1", "1"], "both coordinators are up")
+    until(lambda: [series["value"][1] for series in query("query", query="up")["result"]] == ["1", "1"], "both are up")
+    rules = (ROOT / "deploy" / "observe" / "prometheus" / "tidegate.rules.yml").read_text()
+    assert sum(len(group["rules"]) for group in query("rules")["groups"]) == rules.count("alert:") > 0
     log.info("docker compose --profile '*' down --volumes ...")
     compose("--profile", "*", "down", "--volumes")
     assert compose.engine.docker("ps", "--all", "--quiet") == ""
     assert compose.engine.docker("volume", "ls", "--quiet") == ""
     networks = compose.engine.docker("network", "ls", "--format", "{{.Name}}").split()
     assert {name for name in networks if name.startswith("tidegate")} == set()
+
+
+def _check_permissions(compose: Compose) -> None:
+    """Make all calls that read, and check that Valkey denied no command that the coordinators sent for them."""
+    key = {"Authorization": f"Bearer {compose('run', '--rm', 'key').strip()}"}
+    _make_job(key)
+    paths: dict[str, Any] = json.loads((ROOT / "openapi" / "tidegate.v1.json").read_text())["paths"]
+    for path in (*paths, "/", "/jobs/kept"):
+        if "get" in paths.get(path, {"get": ...}) and not path.endswith((":watch", "/live")):
+            answer = _get(path.format(job="kept", query="q", batch=0), key)
+            assert answer.status_code in (200, 303, 404), answer.text
+    assert _get("/v1/jobs", {}).status_code == 401
+    metrics = _get("/metrics?substreams=*", key).raise_for_status().text
+    assert "tidegate_store_up 1.0" in metrics
+    assert 'tidegate_substream_watermark_timestamp_seconds{job_name="kept"' in metrics
+    user = (compose.volume("coordinator-secrets") / "tidegate_redis_url").read_text().replace("@valkey:", "@127.0.0.1:")
+
+    def send(*words: str) -> str:
+        return compose("exec", "valkey", "valkey-cli", "--no-auth-warning", "-u", user, *words)
+
+    denied = dict(re.findall(r"acl_access_denied_(\w+):(\d+)", send("INFO", "stats")))
+    assert denied == dict.fromkeys(("auth", "cmd", "key", "channel"), "0")
+    for forbidden in (["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "*"], ["ACL", "LIST"], ["SET", "other", "1"]):
+        assert "NOPERM" in send(*forbidden)
 
 
 def _get(path: str, key: dict[str, str]) -> httpx.Response:

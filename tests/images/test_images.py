@@ -8,11 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.compose import described
 from tests.support.engine import BASE, ROOT, Engine
 from tests.support.ports import free_port
 from tests.support.waiting import until
 from tidegate.auth.keyring import create
-from tidegate.auth.roles import Role
+from tidegate.auth.keys import Role
 
 UID = 10001
 
@@ -72,6 +73,20 @@ def test_a_coordinator_serves_from_its_image(engine: Engine, coordinator_image: 
         engine.docker("stop", "--time", "60", started)
         assert time.monotonic() - began < 60, "SIGTERM must stop the coordinator"
         assert engine.docker("inspect", "--format", "{{.State.ExitCode}}", started) == "0"
+
+
+def test_folders_that_services_mount_are_empty(engine: Engine, coordinator_image: str, flights_image: str) -> None:
+    """Docker copies the files of such a folder into a new volume, and fails if two containers do so at once."""
+    mounted = {
+        (definition["image"], volume.split(":")[1])
+        for definition in described({})["services"].values()
+        for volume in definition.get("volumes", [])
+        if not volume.startswith(".") and definition["image"] in (coordinator_image, flights_image)
+    }
+    assert {target for _, target in mounted} >= {"/run/tidegate", "/data", "/secrets/coordinator"}
+    for image, target in mounted:
+        shell = f"[ ! -e {target} ] || find {target} -mindepth 1"
+        assert engine.docker("run", "--rm", "--entrypoint", "sh", image, "-c", shell) == "", (image, target)
 
 
 def test_the_spark_image_contains_the_client(engine: Engine, flights_image: str) -> None:

@@ -288,6 +288,29 @@ def test_a_heartbeat_proves_nothing_while_the_coordinator_lacks_a_batch() -> Non
     assert watermark(job) == 50
 
 
+def test_while_a_batch_is_open_a_heartbeat_is_evidence_of_the_batch_before() -> None:
+    """Under load, a client that learns the offsets of a batch after the batch sends them during the next one."""
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50, "c": 60}, 0)
+    job.begin(RUN, 1, 200, BeginOptions(input_age_ms=None))
+    assert not job.heartbeat(RUN, 100, 210, after_batch=1, caught_up=["b"]).applied
+    assert job.heartbeat(RUN, 100, 210, after_batch=0, caught_up=["b"]).applied
+    assert {row.substream: row.state for row in job.substream_table(210)}["b"] == "idle"
+    assert job.heartbeat(RUN, 100, 220, after_batch=0).applied
+    assert {row.substream: row.state for row in job.substream_table(220)}["c"] == "idle"
+
+
+def test_a_heartbeat_is_no_evidence_of_a_batch_whose_commit_was_lost() -> None:
+    """Reports of that batch may be lost, too. The next begin applies what is there."""
+    job = machine(idle_timeout_ms=100)
+    batch(job, RUN, 0, {"a": 500, "b": 50}, 0)
+    job.begin(RUN, 1, 10)
+    job.begin(RUN, 2, 20, BeginOptions(input_age_ms=None))
+    assert not job.heartbeat(RUN, 500, 500, after_batch=1).applied
+    assert not job.heartbeat(RUN, 500, 500, after_batch=0).applied
+    assert watermark(job) == 40
+
+
 def test_a_caught_up_substream_becomes_idle_while_others_have_unread_input() -> None:
     """A query with a standing backlog must not be held for ever by a silent partition that it has read to the end."""
     job = machine(idle_timeout_ms=100)

@@ -191,12 +191,15 @@ def test_a_batch_whose_commit_was_lost_is_no_evidence_of_silence(make: Make) -> 
 
 
 def test_the_substreams_of_an_open_batch_are_not_idle(make: Make) -> None:
-    """The batch may contain their rows, so a heartbeat proves nothing while it is open."""
+    """The batch may contain their rows, so a heartbeat proves nothing unless it is about the batch before."""
     job = make(idle_timeout_ms=100)
     job.batch(RUN, 0, {"a": 500, "b": 50}, 0)
     job.do("begin", RUN, 1, now=10)
     assert not job.do("heartbeat", RUN, 500, now=500).applied
+    assert not job.do("heartbeat", RUN, 500, after_batch=1, now=500).applied
     assert job.do("sweep", now=500).coalesced_watermark == 40
+    assert job.do("heartbeat", RUN, 100, after_batch=0, now=500).applied
+    assert job.do("sweep", now=500).coalesced_watermark == 490
 
 
 def test_retention_passes_a_substream_after_its_whole_length(make: Make) -> None:

@@ -201,6 +201,10 @@ class Twins(RuleBasedStateMachine):
         """Return the substreams that were caught up, if the serving version knows this argument."""
         return caught_up
 
+    def understood_batch(self, after: int | None) -> int | None:
+        """Return the argument ``after_batch`` of a heartbeat, if the version that serves it follows the same rule."""
+        return after
+
     def record_evidence(self, query: str, until: int, caught_up: Collection[str] | None) -> None:
         """Record the time up to which all input of some substreams (None: of all) was read."""
         for of in [(query, None)] if caught_up is None else [(query, name) for name in caught_up]:
@@ -310,7 +314,7 @@ class Twins(RuleBasedStateMachine):
         token: TokenClaim | None,
         caught_up: Sequence[str] | None,
     ) -> None:
-        seen, caught_up = self.now - age, self.understood(caught_up)
+        seen, caught_up, after = self.now - age, self.understood(caught_up), self.understood_batch(after)
         more = {"after_batch": after, "token": token, "caught_up": caught_up}
         effect = self.execute("heartbeat", run, seen, waited_ms=waited, **more)
         if effect is not None and effect.applied:
@@ -518,6 +522,10 @@ class UpgradedTwins(Twins):
 
     def understood(self, caught_up: Sequence[str] | None) -> Sequence[str] | None:
         return caught_up if self.is_upgraded else None
+
+    def understood_batch(self, after: int | None) -> int | None:
+        # The previous version ignores a heartbeat about the batch before an open one.
+        return after if self.is_upgraded else None
 
 
 def check(twins: type[Twins], examples: int) -> None:

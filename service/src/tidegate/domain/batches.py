@@ -336,18 +336,21 @@ def heartbeat(
     token: TokenClaim | None = None,
     caught_up: Collection[str] | None = None,
 ) -> Effect:
-    """Advance the idle clock of a query that has no new data, unless a batch is open; it never goes back.
+    """Advance the idle clock of a query that had read all input; it never goes back.
+
+    While a batch is open, the heartbeat must be about the batch before it: the input of the open batch came later.
 
     Args:
         job: The job.
         run: The caller.
-        observed_ms: Processing time of the coordinator at which the query had no new data.
+        observed_ms: Processing time of the coordinator at which the query had no unread input.
         now_ms: Processing time.
         waited_ms: Time that this run has waited for the coordinator since its start.
-        after_batch: The last batch that the query has finished. If it is not the coordinator's latest batch, reports
-            are missing and the idle clock does not advance. None: no check.
+        after_batch: The last batch that the query had finished. If it is not the last batch that the coordinator has
+            committed, reports may be missing, and the idle clock does not advance. None: no check, but no batch may be
+            open.
         token: The client's last watermark token.
-        caught_up: Substreams of the query that had no new data; the idle clock then stays. None: all substreams.
+        caught_up: Substreams of the query that had no unread input; the idle clock then stays. None: all substreams.
 
     Raises:
         QueryFenced, QueryRetired, CheckpointConflict: If this run may not continue the query.
@@ -356,7 +359,10 @@ def heartbeat(
     advance_clock(job, now_ms)
     accept_token(job, token)
     query = _enter(job, run, waited_ms)
-    applies = not query.open and after_batch in (None, query.latest)
+    if query.open:
+        applies = after_batch is not None and after_batch == query.previous and not query.previous_open
+    else:
+        applies = after_batch in (None, query.latest)
     if applies:
         until_ms = min(observed_ms, job.now_ms)
         if caught_up is None:

@@ -293,23 +293,23 @@ class CommitRequest(RunReference, SubstreamsRequest):
 
 
 class HeartbeatRequest(RunReference):
-    """A confirmation that the query has no new data."""
+    """A confirmation that the query had read all input."""
 
     observed_ms: DurationMs = Field(
-        description="Processing time of the coordinator at which the query had no new data. Add the time since the "
+        description="Processing time of the coordinator at which the query had no unread input. Add the time since the "
         "latest answer to the `now_ms` of that answer.",
         examples=[1357554655000],
     )
     after_batch: BatchNumber | None = Field(
         default=None,
-        description="Last batch that this run finished. Null before the first finished batch. If the coordinator has a "
-        "later batch, the heartbeat changes nothing.",
+        description="Last batch that this run had finished. Null before the first finished batch. If the coordinator "
+        "has committed another batch last, the heartbeat changes nothing.",
         examples=[41],
     )
     caught_up: SomeNames | None = Field(
         default=None,
-        description="Substreams that had no new data. Those that were silent for `idle_timeout_ms` become idle. Null: "
-        "all substreams of the query.",
+        description="Substreams that had no unread input. Those that were silent for `idle_timeout_ms` become idle. "
+        "Null: all substreams of the query.",
         examples=[["landings/2"]],
     )
 

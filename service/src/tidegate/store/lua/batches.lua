@@ -463,8 +463,10 @@ function commands.commit()
   })
 end
 
--- Heartbeat: advance the idle clock of a query that has processed all input and has no new data, unless a batch is open.
--- args   token, run, observed_ms, waited_ms, after_batch (absent: no check), caught_up (members; absent: all)
+-- Heartbeat: advance the idle clock of a query that had read all input. While a batch is open, the heartbeat must be about
+-- the batch before it.
+-- args   token, run, observed_ms, waited_ms, after_batch (absent: no check, but no batch may be open), caught_up (members;
+--        absent: all)
 -- reply  applied: false if the clock did not advance
 -- errors query_fenced, query_retired, checkpoint_conflict
 function commands.heartbeat()
@@ -472,7 +474,12 @@ function commands.heartbeat()
   local query = query_of_caller(args.run)
   emission.accept_token(args.token)
   enter(query, args.run, args.waited_ms)
-  local applied = not query.open and (not args.after_batch or args.after_batch == query.latest)
+  local applied
+  if query.open then
+    applied = args.after_batch ~= nil and args.after_batch == query.previous and not query.previous_open
+  else
+    applied = not args.after_batch or args.after_batch == query.latest
+  end
   if applied then
     local time, has_left = math.min(args.observed_ms, job.now), false
     if args.caught_up then

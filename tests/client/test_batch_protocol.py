@@ -18,9 +18,8 @@ from tidegate_spark import Job, limiting_lag
 from tidegate_spark.errors import Refused
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.batches import MAX_CAUGHT_UP
+from tidegate_spark.protocol.coordinator import CaughtUp
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage
-from tidegate_spark.protocol.settings import InputComplete
-from tidegate_spark.sources.offsets import InputRead
 
 
 def new_job(own: LocalCoordinator, **limits: Any) -> Job:
@@ -412,12 +411,12 @@ def test_under_available_now_input_is_complete_up_to_the_start_of_the_run(
 ) -> None:
     """Spark fixes the input when the run starts, so no batch is evidence of silence after that time."""
     job = new_job(own, idle_timeout=timedelta(seconds=2))
-    run = runs.run(job, input_complete=InputComplete.PER_RUN)
+    run = runs.run(job, available_now=True)
     run.batch(0, a=100_000, b=40_000)
     clock.advance(2.5)
     run.batch(1, a=110_000)
     assert job.status()["watermark"] == 30_000
-    run = runs.run(job, input_complete=InputComplete.PER_RUN)
+    run = runs.run(job, available_now=True)
     run.batch(2, a=120_000)
     assert job.status()["watermark"] == 110_000, "b must be idle: it was silent between the two runs"
 
@@ -427,12 +426,12 @@ def test_a_batch_of_an_earlier_run_is_no_evidence_of_silence(
 ) -> None:
     """A batch that an earlier run planned is no evidence of silence, because the start of that run is unknown."""
     job = new_job(own, idle_timeout=timedelta(seconds=1))
-    run = runs.run(job, input_complete=InputComplete.PER_RUN)
+    run = runs.run(job, available_now=True)
     run.batch(0, a=100_000, b=40_000)
     clock.advance(1.5)
     runs.plan(1)
     clock.advance(0.1)
-    run = runs.run(job, input_complete=InputComplete.PER_RUN)
+    run = runs.run(job, available_now=True)
     run.batch(1, a=110_000)
     assert job.status()["watermark"] == 30_000
 
@@ -444,32 +443,30 @@ def states(job: Job) -> dict[str, str]:
     return {row["substream"]: row["state"] for row in job.substreams()}
 
 
-@pytest.mark.parametrize("rule", [InputComplete.PER_BATCH, InputComplete.UNKNOWN])
 def test_a_partition_that_was_read_to_its_end_does_not_hold_a_query_with_a_backlog(
-    own: LocalCoordinator, runs: Runs, clock: VirtualClock, rule: InputComplete
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
 ) -> None:
-    """Offsets count, not a promise: ``silent`` has no unread row, and ``behind`` has some, but not in this batch."""
+    """``silent`` has no unread row, and ``behind`` has some, but not in this batch."""
     job = new_job(own, idle_timeout=timedelta(seconds=2))
-    run = runs.run(job, input_complete=rule)
-    run.batch(0, InputRead(frozenset()), busy=100_000, silent=40_000, behind=50_000)
+    run = runs.run(job)
+    run.batch(0, None, busy=100_000, silent=40_000, behind=50_000)
     clock.advance(3)
-    run.batch(1, InputRead(frozenset({"silent"})), busy=110_000)
+    run.batch(1, CaughtUp(frozenset({"silent"})), busy=110_000)
     assert states(job) == {"busy": "active", "silent": "idle", "behind": "blocked"}
     assert job.status()["watermark"] == 40_000
-    run.batch(2, InputRead(), busy=120_000)
+    run.batch(2, CaughtUp(), busy=120_000)
     assert states(job) == {"busy": "active", "silent": "idle", "behind": "idle"}
 
 
 def test_a_batch_with_unread_input_is_no_evidence(own: LocalCoordinator, runs: Runs, clock: VirtualClock) -> None:
-    """A source has a limit, and the program does not call ``rate_limited_source()``."""
     job = new_job(own, idle_timeout=timedelta(seconds=2))
     run = runs.run(job)
-    run.batch(0, InputRead(frozenset()), a=100_000, b=40_000)
+    run.batch(0, None, a=100_000, b=40_000)
     clock.advance(3)
-    run.batch(1, InputRead(frozenset()), a=110_000)
-    run.beat(1, caught_up=[])
+    run.batch(1, None, a=110_000)
+    run.beat(1, substreams=[])
     assert states(job) == {"a": "active", "b": "blocked"}
-    run.beat(1, caught_up=["b"])
+    run.beat(1, substreams=["b"])
     assert states(job) == {"a": "active", "b": "idle"}
 
 
@@ -478,14 +475,14 @@ def test_under_available_now_the_latest_offsets_are_those_of_the_start(
 ) -> None:
     job = new_job(own, idle_timeout=timedelta(seconds=2))
     run = runs.run(job, available_now=True)
-    run.batch(0, InputRead(frozenset()), a=100_000, b=40_000)
+    run.batch(0, None, a=100_000, b=40_000)
     clock.advance(2.5)
-    run.batch(1, InputRead(), a=110_000)  # all input up to the start of the run
+    run.batch(1, CaughtUp(), a=110_000)  # all input up to the start of the run
     assert states(job) == {"a": "active", "b": "blocked"}
     run.beat(1)
     assert states(job) == {"a": "active", "b": "blocked"}, "an idle trigger has not asked for later input"
     run = runs.run(job, available_now=True)
-    run.batch(2, InputRead(), a=120_000)
+    run.batch(2, CaughtUp(), a=120_000)
     assert states(job) == {"a": "active", "b": "idle"}
 
 
@@ -495,10 +492,10 @@ def test_a_run_that_commits_the_batch_of_another_confirms_no_more(
     """The driver dies after the begin of a batch that had read some partitions only. Its offsets are then unknown."""
     job = new_job(own, idle_timeout=timedelta(seconds=2))
     run = runs.run(job)
-    run.batch(0, InputRead(frozenset()), a=100_000, b=40_000, c=50_000)
+    run.batch(0, None, a=100_000, b=40_000, c=50_000)
     clock.advance(3)
-    run.begin(1, InputRead(frozenset({"b"})))
-    run = runs.run(job, input_complete=InputComplete.UNKNOWN)
+    run.begin(1, CaughtUp(frozenset({"b"})))
+    run = runs.run(job)
     run.batch(1, None, a=110_000)
     assert states(job) == {"a": "active", "b": "blocked", "c": "blocked"}
 
@@ -508,13 +505,13 @@ def test_a_backlog_batch_with_unread_input_is_no_evidence(
 ) -> None:
     job = continuing_job(own, idle_timeout=timedelta(seconds=2))
     run = runs.run(job)
-    run.batch(0, InputRead(), a=100_000, b=40_000)
-    opened = run.begin(1, InputRead(frozenset({"b"})))
+    run.batch(0, CaughtUp(), a=100_000, b=40_000)
+    opened = run.begin(1, CaughtUp(frozenset({"b"})))
     own.stop()
     clock.advance(0.1)
     run.report(opened, fold(a=110_000))
     run.commit(opened, fold(a=110_000))
-    run.batch(2, InputRead(frozenset({"b"})), a=120_000)
+    run.batch(2, CaughtUp(frozenset({"b"})), a=120_000)
     own.start()
     until(lambda: run.flush(), "the backlog is sent")
     clock.advance(5)
@@ -526,13 +523,50 @@ def test_more_substreams_than_fit_into_a_call_are_confirmed_in_turns(
 ) -> None:
     job = new_job(own, idle_timeout=timedelta(seconds=2))
     run, names = runs.run(job), [f"s{number:04}" for number in range(MAX_CAUGHT_UP + 200)]
-    read, times = InputRead(frozenset()), {"busy": 100_000} | dict.fromkeys(names, 50_000)
+    read, times = None, {"busy": 100_000} | dict.fromkeys(names, 50_000)
     opened = run.begin(0, read)
     run.report(opened, fold(**times))
     run.commit(opened, fold(**times))
     clock.advance(3)
     idle = []
     for batch_id in (1, 2):
-        run.batch(batch_id, InputRead(frozenset(names)), busy=100_000 + batch_id)
+        run.batch(batch_id, CaughtUp(frozenset(names)), busy=100_000 + batch_id)
         idle.append(job.status()["substreams"]["idle"])
     assert idle == [MAX_CAUGHT_UP, len(names)]
+
+
+def test_partitions_of_the_source_hold_the_watermark_before_their_first_row(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    job = new_job(own, idle_timeout=timedelta(seconds=2))
+    run = runs.run(job)
+    opened = run.begin(0, None, frozenset({"a", "b"}))
+    assert states(job).keys() == {"a", "b"}, "declared before the batch has a row"
+    run.report(opened, fold(a=100_000))
+    run.commit(opened, fold(a=100_000))
+    assert job.status()["watermark"] is None
+    clock.advance(3)
+    opened = run.begin(1, CaughtUp(frozenset({"b"})), frozenset({"a", "b"}))
+    run.report(opened, fold(a=110_000))
+    run.commit(opened, fold(a=110_000))
+    assert states(job) == {"a": "active", "b": "idle"}, "proven empty for the timeout"
+    assert job.status()["watermark"] == 100_000
+    job.evict("q", ["b"])
+    opened = run.begin(2, CaughtUp(frozenset({"b"})), frozenset({"a", "b", "c"}))
+    assert states(job).keys() == {"a", "c"}, "an evicted partition is not declared again"
+    run.report(opened, fold(a=120_000))
+    run.commit(opened, fold(a=120_000))
+    own.stop()
+    own.empty()
+    own.start()
+    run.begin(3, None, frozenset({"a", "b", "c"}))
+    assert states(job).keys() == {"a", "b", "c"}, "the state was lost"
+
+
+def test_without_an_idle_timeout_partitions_hold_the_watermark_from_their_first_row(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    job = new_job(own)
+    run = runs.run(job)
+    run.begin(0, None, frozenset({"a", "b"}))
+    assert states(job) == {}

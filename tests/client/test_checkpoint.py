@@ -13,9 +13,8 @@ from tests.support.delete_first import DeleteFirst
 from tests.support.drivers import on_files
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.protocol import checkpoint as checkpoint_module
-from tidegate_spark.protocol.checkpoint import FORMAT, Checkpoint, file_system
+from tidegate_spark.protocol.checkpoint import FORMAT, Checkpoint, file_system, is_marker
 from tidegate_spark.protocol.progress import Progress
-from tidegate_spark.sources.offsets import is_marker
 
 
 def test_the_query_id_is_read_from_the_checkpoint(tmp_path: Path) -> None:

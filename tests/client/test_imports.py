@@ -23,14 +23,14 @@ LAYERS = [
     ["hook"],
     ["actions"],
     ["reads"],
-    ["protocol"],
     ["sources"],
+    ["protocol"],
     ["arguments", "batch", "columns", "frame", "spark_session", "logs"],
     ["config", "substreams", "clock", "days", "errors"],
 ]
 """Layers from top to bottom. A module may import from its own layer and from lower ones, without a cycle."""
 
-WITHOUT_SPARK = ["sources.offsets", "batch", "config", "substreams", "clock", "errors", "logs"]
+WITHOUT_SPARK = ["batch", "config", "substreams", "clock", "errors", "logs"]
 """Modules that the protocol may import besides its own."""
 
 

@@ -16,7 +16,7 @@ from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tests.support.waiting import until
 from tidegate.auth import keyring
-from tidegate.auth.roles import Role
+from tidegate.auth.keys import Role
 from tidegate_spark import InvalidUsage, Job, JobDeleted, Refused, limiting_lag, reported, target_completeness
 from tidegate_spark.config import JobConfig, longest_lag_ms
 from tidegate_spark.frame import Frame
@@ -121,7 +121,7 @@ class EndedRun:
         checkpoint = documents_of(str(self.directory), "q")
         session = DriverSession(QuerySettings(job.connection, "q"), checkpoint)
         session.run(session.protocol.start(adopt=False))
-        return FinishedBatches(session, by_row=True, retained=10)
+        return FinishedBatches(session, by_row=True, retained=10, has_all_input=True)
 
 
 @pytest.fixture
@@ -189,20 +189,22 @@ def reader_of(
     monkeypatch.setattr(source, "HEARTBEAT_S", 0.0)
     monkeypatch.setattr(source, "PAUSE_FACTOR", 0)
     native = NativeInput(
-        "input",
-        job.connection.url,
-        job.connection.job,
-        job.connection.config,
-        "q",
-        str(ended_run.directory),
-        (),
-        None,
-        None,
-        delay_ms,
-        checks_delay,
-        100,
-        asdict(QueryChoices.of("t", "k")),
-        False,
+        input="input",
+        url=job.connection.url,
+        job=job.connection.job,
+        config=job.connection.config,
+        query="q",
+        checkpoint=str(ended_run.directory),
+        declared=(),
+        complete_batches=False,
+        has_all_input=True,
+        is_idle_without_input=True,
+        frame=None,
+        delay_ms=delay_ms,
+        checks_delay=checks_delay,
+        retained=100,
+        choices=asdict(QueryChoices.of("t", "k")),
+        replaces_substreams=False,
     )
     return NativeReader(native, job.connection.key, StructType([StructField("t", TimestampType())]))
 

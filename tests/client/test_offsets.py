@@ -1,12 +1,17 @@
 """What the offsets of a batch prove. Rows of a substream may be unread although no batch has any."""
 
-from typing import cast
+import json
+from typing import Any, cast
 
 import pytest
+from pyspark.sql.streaming.listener import SourceProgress
 
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.sources.offsets import Evidence, InputRead, PartitionNames, SourceOffsets, evidence_of
-from tidegate_spark.sources.query import QueryOffsets, ReadInput
+from tidegate_spark.protocol.coordinator import NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
+from tidegate_spark.sources.offsets import Evidence, PartitionNames, SourceOffsets, evidence_of, known_of
+from tidegate_spark.sources.plan import StreamSources
+from tidegate_spark.sources.running import DriverEvidence, ProgressEvidence, QueryOffsets
+from tidegate_spark.sources.transactions import PartitionEnds
 
 BY_PARTITION = PartitionNames(("topic", "partition"))
 
@@ -19,15 +24,15 @@ def test_a_batch_that_ends_at_the_latest_offsets_has_all_input() -> None:
     """Texts of Spark and of Spark Connect differ in blanks, and perhaps in the order of members."""
     evidence = evidence_of([kafka('{"t":{"0":5,"1":7}}', '{"t": {"1": 7, "0": 5}}')])
     assert evidence == Evidence(True, frozenset({("t", 0), ("t", 1)}))
-    assert InputRead.of(evidence, None) == InputRead(None)
+    assert known_of(evidence, None).caught_up == CaughtUp()
 
 
 def test_a_limit_on_the_size_of_batches_hides_no_input() -> None:
     """Partition 1 is silent, partition 0 has a backlog, and partition 2 is new."""
     evidence = evidence_of([kafka('{"t":{"0":5,"1":7}}', '{"t":{"0":900,"1":7,"2":1}}')])
     assert evidence == Evidence(False, frozenset({("t", 1)}), frozenset({("t", 0), ("t", 2)}))
-    assert InputRead.of(evidence, BY_PARTITION) == InputRead(frozenset({"t/1"}))
-    assert InputRead.of(evidence, None) == InputRead(frozenset()), "another substream may have rows in any partition"
+    assert known_of(evidence, BY_PARTITION).caught_up == CaughtUp(frozenset({"t/1"}))
+    assert known_of(evidence, None).caught_up is None, "another substream may have rows in any partition"
 
 
 @pytest.mark.parametrize(
@@ -41,49 +46,55 @@ def test_a_limit_on_the_size_of_batches_hides_no_input() -> None:
 )
 def test_a_substream_is_caught_up_if_all_of_its_partitions_are(columns: tuple[str, ...], caught_up: set[str]) -> None:
     evidence = evidence_of([kafka('{"a":{"0":1,"1":2},"b":{"0":3,"1":4}}', '{"a":{"0":9,"1":2},"b":{"0":3,"1":4}}')])
-    assert PartitionNames(columns).caught_up(evidence) == caught_up
+    assert PartitionNames(columns).of(evidence) == caught_up
 
 
 def test_less_input_than_the_minimum_for_a_batch_is_unread() -> None:
     """Spark is idle under minOffsetsPerTrigger although a partition has rows."""
     idle = [kafka('{"t":{"0":5,"1":7}}', '{"t":{"0":5,"1":9}}', '{"t":{"0":5,"1":7}}')]
-    assert evidence_of(idle, committed=True) == Evidence(False, frozenset({("t", 0)}), frozenset({("t", 1)}))
+    assert evidence_of(idle, is_idle=True) == Evidence(False, frozenset({("t", 0)}), frozenset({("t", 1)}))
 
 
 def test_the_rows_of_an_unfinished_batch_are_unread() -> None:
     planned = [kafka('{"t":{"0":6}}', '{"t":{"0":6}}', '{"t":{"0":5}}')]
-    assert evidence_of(planned).all_read is True
-    assert evidence_of(planned, committed=True).all_read is False
-    assert evidence_of([kafka('{"t":{"0":6}}', '{"t":{"0":6}}', None)], committed=True).all_read is False
+    assert evidence_of(planned).all_caught_up is True
+    assert evidence_of(planned, is_idle=True).all_caught_up is False
+    assert evidence_of([kafka('{"t":{"0":6}}', '{"t":{"0":6}}', None)], is_idle=True).all_caught_up is False
 
 
 def test_a_batch_that_an_earlier_run_has_planned_proves_nothing() -> None:
     """Spark has not asked Kafka for the latest offsets yet."""
     evidence = evidence_of([kafka('{"t":{"0":6}}', None)])
-    assert InputRead.of(evidence, BY_PARTITION) == InputRead(frozenset())
+    assert known_of(evidence, BY_PARTITION).caught_up == CaughtUp(frozenset())
 
 
 FILES, MARKERS = SourceOffsets('{"logOffset":3}', None), SourceOffsets('{"watermark": 5, "run": "a"}', None)
+ALL_FILES = SourceOffsets(FILES.end, None, is_complete=True)
 AT_END, BEHIND = kafka('{"t":{"0":6}}', '{"t":{"0":6}}'), kafka('{"t":{"0":6}}', '{"t":{"0":7}}')
 
 
 @pytest.mark.parametrize(
-    ("sources", "all_read"),
+    ("sources", "all_caught_up"),
     [
-        ([], None),
-        ([MARKERS], None),
-        ([FILES], None),
+        ([], False),
+        ([MARKERS], False),
+        ([FILES], False),
+        ([ALL_FILES], True),
         ([AT_END, MARKERS], True),
-        ([AT_END, FILES], None),
+        ([AT_END, FILES], False),
+        ([AT_END, ALL_FILES], True),
         ([BEHIND, FILES], False),
         ([AT_END, BEHIND], False),
-        ([SourceOffsets("-", None)], None),
+        ([SourceOffsets("-", None)], False),
         ([SourceOffsets("7", "7")], True),
         ([kafka('{"watermark":{"0":6}}', '{"watermark":{"0":7}}')], False),  # a topic of this name
     ],
 )
-def test_all_sources_count(sources: list[SourceOffsets], all_read: bool | None) -> None:
-    assert evidence_of(sources).all_read is all_read
+def test_all_sources_count(sources: list[SourceOffsets], all_caught_up: bool) -> None:
+    assert evidence_of(sources).all_caught_up is all_caught_up
+
+
+AT = ProcessingTime(100.0, 0.0)
 
 
 class Unasked:
@@ -95,7 +106,67 @@ class Unasked:
 
 def test_offsets_that_cannot_be_read_prove_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Another rule would make substreams idle that have unread rows. The log says once why the watermark waits."""
-    read = ReadInput(cast(QueryOffsets, Unasked()), BY_PARTITION, QueryLog("j", "q"), lambda: False)
-    for found in (read.of_batch(), read.when_idle()):
-        assert found == InputRead(frozenset())
+    read = DriverEvidence(
+        cast(QueryOffsets, Unasked()), BY_PARTITION, None, QueryLog("j", "q"), lambda: False, lambda: AT
+    )
+    assert read.of_batch() == NOTHING_KNOWN
+    assert read.when_idle() is None
     assert caplog.text.count("silent substreams hold the watermark") == 1
+
+
+class Source:
+    """Spark's offsets of a query, and the ends of Kafka's partitions with the records of open transactions."""
+
+    def __init__(self) -> None:
+        self.end, self.latest, self.high_watermark = 5, 5, 5
+
+    def read(self, partitions: object = None) -> Any:
+        if partitions is not None:
+            return {("t", 0): self.high_watermark}
+        return [kafka(json.dumps({"t": {"0": self.end}}), json.dumps({"t": {"0": self.latest}}), None)]
+
+
+def test_an_open_transaction_is_no_silence() -> None:
+    """Spark's latest offset ends before the first record of an open transaction."""
+    source, times = Source(), iter(range(100))
+    at = [ProcessingTime(float(time), 0.0) for time in range(100)]
+    read = DriverEvidence(
+        cast(QueryOffsets, source),
+        BY_PARTITION,
+        cast(PartitionEnds, source),
+        QueryLog("j", "q"),
+        lambda: False,
+        lambda: at[next(times)],
+    )
+    assert read.of_batch().caught_up == CaughtUp(), "without an earlier read, the current ends count"
+    source.high_watermark = 9  # a transaction begins
+    assert read.of_batch().caught_up == CaughtUp(None, at[0]), "up to the time of the earlier read"
+    assert read.of_batch().caught_up == CaughtUp(frozenset(), at[1])
+    source.end = source.latest = 9  # it is committed, and its records are read
+    source.high_watermark = 12  # others have arrived
+    assert read.of_batch().caught_up == CaughtUp(None, at[2]), "the transaction was open, and is read"
+
+
+def progress(description: str, end: str, latest: str) -> SourceProgress:
+    return SourceProgress(description, "null", end, latest, 0, 0.0, 0.0, {})
+
+
+def test_under_spark_connect_the_progress_of_a_batch_is_evidence() -> None:
+    evidence = ProgressEvidence(StreamSources(), BY_PARTITION)
+    read = progress("KafkaV2[Subscribe[t]]", '{"t":{"0":5,"1":7}}', '{"t":{"0":5,"1":7}}')
+    behind = progress("KafkaV2[Subscribe[t]]", '{"t":{"0":5,"1":7}}', '{"t":{"0":900,"1":7}}')
+    files = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "null")
+    unknown = progress("DeltaSource[file:/in]", '{"reservoirVersion":3}', "null")
+    assert evidence.of_progress([read, files]) == BatchInput(CaughtUp(), frozenset({"t/0", "t/1"}))
+    assert evidence.of_progress([behind]).caught_up == CaughtUp(frozenset({"t/1"}))
+    assert evidence.of_progress([files]).caught_up == CaughtUp()
+    assert evidence.of_progress([unknown]).caught_up == CaughtUp(frozenset())
+    limited = ProgressEvidence(StreamSources(has_file_limit=True), None)
+    assert limited.of_progress([files]).caught_up is None
+    declared = ProgressEvidence(StreamSources(has_file_limit=True, are_complete=True), None)
+    assert declared.of_progress([files, unknown]).caught_up == CaughtUp()
+    assert declared.of_progress([behind]).caught_up is None, "for Kafka, only the offsets count"
+    assert (evidence.when_idle(), ProgressEvidence(StreamSources(has_minimum=True), None).when_idle()) == (
+        CaughtUp(),
+        None,
+    )

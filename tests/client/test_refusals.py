@@ -78,7 +78,7 @@ def test_invalid_options_of_a_stream_are_refused(job: Job) -> None:
     [
         (lambda stream: stream.foreach_batch("write"), "takes a function, not 'write'"),
         (lambda stream: stream.declare(["a", "b"]), "is not a substream"),
-        (lambda stream: stream.rate_limited_source("yes"), r"rate_limited_source\(\) takes True or False"),
+        (lambda stream: stream.complete_batches("yes"), r"complete_batches\(\) takes True or False"),
         (lambda stream: stream.persist(None), r"persist\(\) takes True or False"),
         (lambda stream: stream.tuning(report_tasks="4"), "must be whole numbers"),
         (lambda stream: stream.tuning(heartbeat_ms=0.5), "must be whole numbers"),

@@ -140,4 +140,4 @@ def test_heartbeats_prove_nothing_if_the_checkpoint_cannot_be_read(
         source.add(*rows(("a", 110_000)))
         until(lambda: len(sink.committed) == 2, "a batch")
         begun = job.queries()[0]["idle_clock_ms"]
-        until(lambda: job.queries()[0]["idle_clock_ms"] > begun, "a heartbeat after it")
+        until(lambda: job.queries()[0]["idle_clock_ms"] not in (None, begun), "a heartbeat after it")

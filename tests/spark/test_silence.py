@@ -12,10 +12,10 @@ from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, Sink, rows, to_the_end
 from tidegate_spark import Batch, limiting_lag
 from tidegate_spark.columns import Columns
-from tidegate_spark.hook.plan import partition_names
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.sources.offsets import SourceOffsets
-from tidegate_spark.sources.query import QueryOffsets
+from tidegate_spark.sources.plan import StreamSources, partition_names
+from tidegate_spark.sources.running import QueryOffsets
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 TIMEOUT = timedelta(seconds=1)
@@ -54,7 +54,7 @@ def test_a_batch_is_no_evidence_for_the_time_after_its_planning(
 
 
 @pytest.mark.parametrize("limited", [True, False], ids=["limited", "unlimited"])
-def test_a_batch_of_a_rate_limited_source_is_no_evidence_of_silence(
+def test_a_batch_of_limited_size_is_no_evidence_of_silence(
     spark: SparkSession, source: FileBatches, tidegate: CoordinatorProcess, checkpoint: str, limited: bool
 ) -> None:
     """The next file may have rows of a substream. If each batch counted as all available input, the substream
@@ -72,7 +72,7 @@ def test_a_batch_of_a_rate_limited_source_is_no_evidence_of_silence(
     source.add(*rows(("a", 120_000)))
     source.add(*rows(("b", 35_000)))
     stream = sink.after(job.stream(source.stream(spark), event_time="t", substream="k")).foreach_batch(write)
-    to_the_end(stream.rate_limited_source(limited), checkpoint)
+    to_the_end(stream.complete_batches(not limited), checkpoint)
     assert sink.pinned_watermarks[3] == (30_000 if limited else 110_000)
     assert sink.late == ({} if limited else {3: [("b", 35_000)]})
 
@@ -82,7 +82,7 @@ def test_the_offsets_of_a_running_query_are_read(
 ) -> None:
     """Files do not tell the latest offset; Spark's log of offsets is the control."""
     found: list[list[SourceOffsets]] = []
-    offsets = QueryOffsets(spark, "q")
+    offsets = QueryOffsets(spark, "q", StreamSources())
 
     def read(df: DataFrame, batch_id: int) -> None:
         found.append(offsets.read())

@@ -10,14 +10,15 @@ from tidegate_spark import Job
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
+from tidegate_spark.protocol.coordinator import BatchInput, CaughtUp
 from tidegate_spark.protocol.effects import Procedure, run
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.retry import ONE_ATTEMPT
 from tidegate_spark.protocol.session import DriverSession, perform_on_files
-from tidegate_spark.protocol.settings import InputComplete, QuerySettings
-from tidegate_spark.sources.offsets import InputRead
+from tidegate_spark.protocol.settings import QuerySettings
 
 Result = TypeVar("Result")
+ALL_INPUT = CaughtUp()
 
 
 def fold(**max_event_times: int) -> Fold:
@@ -51,7 +52,7 @@ class Runs:
         self,
         job: Job,
         query: str = "q",
-        input_complete: InputComplete = InputComplete.PER_BATCH,
+        complete_batches: bool = False,
         owns_files: bool = True,
         choices: QueryChoices | None = None,
         replaces_substreams: bool = False,
@@ -63,7 +64,7 @@ class Runs:
             job.connection,
             query,
             declared,
-            input_complete=input_complete,
+            complete_batches=complete_batches,
             available_now=available_now,
             choices=choices,
             replaces_substreams=replaces_substreams,
@@ -79,10 +80,12 @@ class Run:
     def __init__(self, runs: Runs, session: DriverSession) -> None:
         self.runs, self.session = runs, session
 
-    def begin(self, batch_id: int, read: InputRead | None = None) -> OpenBatch:
+    def begin(
+        self, batch_id: int, caught_up: CaughtUp | None = ALL_INPUT, partitions: frozenset[str] = frozenset()
+    ) -> OpenBatch:
         """Plan and begin a batch."""
         self.runs.plan(batch_id)
-        return self.session.run(self.session.protocol.begin(batch_id, read))
+        return self.session.run(self.session.protocol.begin(batch_id, BatchInput(caught_up, partitions)))
 
     def report(self, opened: OpenBatch, fold: Fold) -> None:
         """Report an open batch."""
@@ -92,17 +95,17 @@ class Run:
         """Commit an open batch."""
         self.session.run(self.session.protocol.commit(opened, fold))
 
-    def batch(self, batch_id: int, read: InputRead | None = None, /, **max_event_times: int) -> OpenBatch:
+    def batch(self, batch_id: int, caught_up: CaughtUp | None = ALL_INPUT, /, **max_event_times: int) -> OpenBatch:
         """Run a whole batch with one row for each substream."""
-        opened = self.begin(batch_id, read)
+        opened = self.begin(batch_id, caught_up)
         self.report(opened, fold(**max_event_times))
         self.commit(opened, fold(**max_event_times))
         return opened
 
-    def beat(self, after_batch: int | None, age_s: float = 0.0, caught_up: list[str] | None = None) -> None:
+    def beat(self, after_batch: int | None, age_s: float = 0.0, substreams: list[str] | None = None) -> None:
         """Send a heartbeat."""
         protocol = self.session.protocol
-        self.session.run(protocol.heartbeat(age_s, after_batch, caught_up))
+        self.session.run(protocol.heartbeat(age_s, after_batch, substreams))
 
     def flush(self) -> bool:
         """Try once to report the backlog; return whether it is empty."""

@@ -20,14 +20,17 @@ from tidegate_spark.frame import Frame
 from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
 from tidegate_spark.hook.handlers import BatchHandler, RowHandler, UserFunction
 from tidegate_spark.hook.heartbeat import HeartbeatListener
-from tidegate_spark.hook.plan import partition_names, reason_to_persist, warn_of_partitions
+from tidegate_spark.hook.plan import reason_to_persist, warn_of_partitions
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.pinned_watermarks import KEPT, PinnedWatermarks
+from tidegate_spark.protocol.registration import IDLE_TIMEOUT
 from tidegate_spark.protocol.session import DriverSession
-from tidegate_spark.protocol.settings import InputComplete, QuerySettings
-from tidegate_spark.sources.query import QueryOffsets, ReadInput
+from tidegate_spark.protocol.settings import QuerySettings
+from tidegate_spark.sources.plan import StreamSources, partition_names, sources_of
+from tidegate_spark.sources.running import DriverEvidence, ProgressEvidence, QueryOffsets
+from tidegate_spark.sources.transactions import PartitionEnds
 from tidegate_spark.spark_session import (
     AVAILABLE_NOW_OF_PYTHON_SOURCES,
     BATCHES_RETAINED,
@@ -54,7 +57,7 @@ class StreamOptions(BatchOptions):
     function: UserFunction | None = None
     windowed: WindowSettings | None = None
     declared: tuple[str, ...] = ()
-    rate_limited: bool | None = None
+    complete_batches: bool = False
     heartbeat_ms: int = HEARTBEAT_MS
     trigger: Mapping[str, Any] = field(default_factory=dict)
     writer: Mapping[str, Any] = field(default_factory=dict)
@@ -75,20 +78,26 @@ class QueryStart:
     def start(self) -> StreamingQuery:
         """Start the query; see :meth:`Stream.start`."""
         spark, options = self.df.sparkSession, self.options
-        session = DriverSession(self._settings(), self.checkpoint, owns_files=not is_connect(spark))
+        sources = sources_of(self.df, options.complete_batches)
+        session = DriverSession(self._settings(sources), self.checkpoint, owns_files=not is_connect(spark))
         of_timestamps = self.columns.are_timestamps(self.df)
         batch_options = replace(options, persist=self._persists())
-        read = None
-        if not is_connect(spark):
-            names = partition_names(self.columns, self.df)
-            read = ReadInput(QueryOffsets(spark, self.query), names, session.log, lambda: session.is_stopped())
-        function = BatchFunction(session, self.columns, self._handler(), batch_options, of_timestamps, read)
+        evidence = self._evidence(session, sources)
+        of_batch = evidence if isinstance(evidence, DriverEvidence) else None
+        function = BatchFunction(session, self.columns, self._handler(), batch_options, of_timestamps, of_batch)
         warn_of_partitions(session.log, self.columns, self.df)
         if options.windowed is not None:
             check_days(spark, options.windowed.frame)
         session.run(session.protocol.start())
+        if sources.unknown and session.protocol.registration.config.get(IDLE_TIMEOUT):
+            session.log.warning(
+                "a batch may lack input of the source %s. A silent substream therefore becomes idle only if a trigger "
+                "finds no new data; until then, it holds the watermark. If each batch contains all input, call "
+                "complete_batches().",
+                ", ".join(sources.unknown),
+            )
         writer = self._writer(function)
-        listener = HeartbeatListener(spark, session, read)
+        listener = HeartbeatListener(spark, session, evidence)
         spark.streams.addListener(listener)
         try:
             # A query copies the session's settings when it starts.
@@ -103,6 +112,15 @@ class QueryStart:
         session.run(session.protocol.started())
         return query
 
+    def _evidence(self, session: DriverSession, sources: StreamSources) -> DriverEvidence | ProgressEvidence:
+        spark = self.df.sparkSession
+        if is_connect(spark):
+            return ProgressEvidence(sources, None)
+        names = partition_names(self.columns, self.df)
+        offsets = QueryOffsets(spark, self.query, sources)
+        ends = None if sources.transactional is None else PartitionEnds(spark, sources.transactional)
+        return DriverEvidence(offsets, names, ends, session.log, lambda: session.is_stopped(), session.calls.now)
+
     def _persists(self) -> bool:
         """Return whether batches are persisted while they run: the user's choice, or else what the input needs."""
         if self.options.persist is not None:
@@ -116,18 +134,18 @@ class QueryStart:
         )
         return True
 
-    def _settings(self) -> QuerySettings:
+    def _settings(self, sources: StreamSources) -> QuerySettings:
         options = self.options
         retained = int(self.df.sparkSession.conf.get(BATCHES_RETAINED) or 0)
         return QuerySettings(
             self.connection,
             self.query,
             options.declared,
-            InputComplete.of(options.rate_limited, bool(options.trigger.get("availableNow"))),
             PinnedWatermarks(max(KEPT, retained)),
             self._choices(),
             self.replaces_substreams,
             bool(options.trigger.get("availableNow")),
+            options.complete_batches and not sources.has_kafka,
         )
 
     def _choices(self) -> QueryChoices:

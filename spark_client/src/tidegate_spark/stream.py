@@ -185,21 +185,19 @@ class Stream:
             )
         return self._with(mode=mode)
 
-    def rate_limited_source(self, limited: bool = True) -> "Stream":
-        """Declare whether the source limits the size of batches (``maxFilesPerTrigger``, ``maxOffsetsPerTrigger``).
+    def complete_batches(self, complete: bool = True) -> "Stream":
+        """Declare that each batch contains all input that existed when Spark planned the batch.
 
-        Call this method for such a source if the configuration has an ``idle_timeout``. A substream without rows in a
-        limited batch may have rows in the next batch. Only a trigger without new data then proves that a substream is
-        idle. For Kafka, the call is needed under Spark Connect only: otherwise, the client compares the end of each
-        batch with the latest offsets.
+        The client needs to know this if the configuration has an ``idle_timeout``: a substream without rows in a batch
+        is silent only if the batch contains all input. The offsets tell this for Kafka, and the absence of a limit for
+        files. For other sources, and for files with ``maxFilesPerTrigger``, a silent substream otherwise becomes idle
+        only when a trigger finds no new data.
 
-        By default, the client assumes that a batch contains all input that existed when the batch began. Under
-        ``availableNow``, it assumes that the batches of a run contain all input that existed when the run began. With
-        ``limited=False``, each batch counts as complete under ``availableNow`` too. Use ``limited=False`` for a replay
-        in which each file contains all rows of an interval, and each batch reads one file. For Kafka, only the offsets
-        count.
+        Call this method for a source without a limit on the size of batches that the client does not know, or for a
+        replay in which each file contains all rows of an interval and each batch reads one file. If the promise does
+        not hold, rows are late.
         """
-        return self._with(rate_limited=_checked_flag("rate_limited_source", limited))
+        return self._with(complete_batches=_checked_flag("complete_batches", complete))
 
     def measure_delays(self, order: DelayOrder | Literal["none"]) -> "Stream":
         """Measure the delays of rows, for the completeness curve and for ``target_completeness``.

@@ -35,13 +35,13 @@ from tidegate_spark.hook.folding import FoldMethod, FullFold, Mode, PlainFold, o
 from tidegate_spark.hook.handlers import BatchHandler, BatchRows, UserFunction, UserFunctionError, call_user
 from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.batches import OpenBatch
-from tidegate_spark.protocol.coordinator import Answer
+from tidegate_spark.protocol.coordinator import NOTHING_KNOWN, Answer
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.reporter import Reporter
 from tidegate_spark.protocol.reports import SUBSTREAMS_PER_CALL
 from tidegate_spark.protocol.retry import RetryPolicy
 from tidegate_spark.protocol.session import DriverSession
-from tidegate_spark.sources.query import ReadInput
+from tidegate_spark.sources.running import DriverEvidence
 
 REPORT_TASKS = 4
 
@@ -71,7 +71,7 @@ class BatchFunction:
         handler: The handler of the rows.
         options: The options of the stream.
         of_timestamps: Whether the event times are timestamps.
-        offsets: The offsets of the query, which are evidence of silence; None under Spark Connect.
+        evidence: The evidence of silence in the offsets of the batches; None under Spark Connect.
     """
 
     session: DriverSession
@@ -79,7 +79,7 @@ class BatchFunction:
     handler: BatchHandler
     options: BatchOptions
     of_timestamps: bool
-    offsets: ReadInput | None = None
+    evidence: DriverEvidence | None = None
     _starts_plain: bool = True
     """Whether the next batch starts with the plain fold."""
     _tasks: int | None = None
@@ -100,9 +100,9 @@ class BatchFunction:
     def _run(self, df: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         protocol = self.session.protocol
-        read = None if self.offsets is None else self.offsets.of_batch()
+        known = NOTHING_KNOWN if self.evidence is None else self.evidence.of_batch()
         try:
-            opened = self.session.run(protocol.begin(batch_id, read))
+            opened = self.session.run(protocol.begin(batch_id, known))
         except Refused as refusal:
             if refusal.code != "job_complete" or self.handler.frame is None or not df.isEmpty():
                 raise

@@ -1,7 +1,8 @@
 """The listener to Spark's events that sends the heartbeats of one query: evidence that the query is caught up.
 
 The evidence is Spark's idle event: a trigger found no new data. The heartbeat reports the time of this event, because a
-query that waits for its next trigger observes no input.
+query that waits for its next trigger observes no input. Under Spark Connect, the progress of a batch is evidence, too:
+it has the offsets, which the batch function cannot read.
 """
 
 import atexit
@@ -9,7 +10,6 @@ import queue
 import threading
 import time
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +26,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate_spark.errors import TidegateError
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
 from tidegate_spark.protocol.batches import in_turns
+from tidegate_spark.protocol.coordinator import CaughtUp
 from tidegate_spark.protocol.session import DriverSession
-from tidegate_spark.sources.query import ReadInput
+from tidegate_spark.sources.running import DriverEvidence, ProgressEvidence, unix_s
 from tidegate_spark.spark_session import is_connect
 
 CONNECT_PAUSE_S = 5.0
@@ -52,9 +53,14 @@ class Terminated(Event):
 
 @dataclass(frozen=True, slots=True)
 class Finished(Event):
-    """The run has finished a batch."""
+    """The run has finished a batch, which Spark planned at ``at_s`` (Unix time) or later.
+
+    ``caught_up`` is the evidence in the progress of the batch; None if it is none, or the begin has contributed it.
+    """
 
     batch_id: int
+    at_s: float = 0.0
+    caught_up: CaughtUp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +100,10 @@ class _FromJvm:
 class HeartbeatListener(StreamingQueryListener):
     """A listener that sends heartbeats on its own thread, so that Spark's event bus never waits for HTTP."""
 
-    def __init__(self, spark: SparkSession, session: DriverSession, offsets: ReadInput | None = None) -> None:
-        self._spark, self._session, self._offsets = spark, session, offsets
+    def __init__(
+        self, spark: SparkSession, session: DriverSession, evidence: DriverEvidence | ProgressEvidence
+    ) -> None:
+        self._spark, self._session, self._evidence = spark, session, evidence
         self._pause_s = CONNECT_PAUSE_S if is_connect(spark) else 0.0
         # The id of the run is unknown until the query has started. Until then, keep the events of all runs.
         self._run_id: str | None = None
@@ -128,12 +136,13 @@ class HeartbeatListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         # If "addBatch" is missing, no batch ran. The progress then has the number of the next batch.
-        if "addBatch" in event.progress.durationMs:
-            self.put(Finished(str(event.progress.runId), event.progress.batchId))
+        progress = event.progress
+        if "addBatch" in progress.durationMs:
+            at_s, caught_up = unix_s(progress.timestamp), self._evidence.of_progress(progress.sources).caught_up
+            self.put(Finished(str(progress.runId), progress.batchId, at_s, caught_up))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        at = datetime.fromisoformat(event.timestamp.replace("Z", "+00:00"))
-        self.put(Idle(str(event.runId), at.timestamp()))
+        self.put(Idle(str(event.runId), unix_s(event.timestamp)))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self.put(Terminated(str(event.runId)))
@@ -151,9 +160,12 @@ class HeartbeatListener(StreamingQueryListener):
         while not isinstance(event := self._next(run_id), Terminated):
             if isinstance(event, Finished):
                 self._finished, self._knows_finished = event.batch_id, True
+                if event.caught_up is not None and self._events.empty():
+                    self._send(event.at_s, event.caught_up)
             elif isinstance(event, Idle) and self._events.empty():
-                self._send(event)
+                self._send(event.at_s, self._evidence.when_idle())
         self._session.close()
+        self._evidence.close()
         atexit.unregister(self.leave)
         time.sleep(self._pause_s)
         self.leave()
@@ -163,20 +175,20 @@ class HeartbeatListener(StreamingQueryListener):
             pass
         return event
 
-    def _send(self, idle: Idle) -> None:
-        # A failed heartbeat is not retried: the next idle event carries newer evidence.
+    def _send(self, at_s: float, caught_up: CaughtUp | None) -> None:
+        """Send a heartbeat. Without evidence, it only tells that the query is alive."""
+        # A failed heartbeat is not retried: the next event carries newer evidence.
         try:
             checkpoint = self._session.checkpoint
             if not self._knows_finished:
                 if not checkpoint.started():
                     return
                 self._finished, self._knows_finished = checkpoint.finished(), True
-            # Spark is also idle if a source has input, but less than the minimum for a batch (minOffsetsPerTrigger).
-            read = None if self._offsets is None else self._offsets.when_idle()
             self._turn += 1
-            caught_up = None if read is None or read.substreams is None else in_turns(read.substreams, self._turn)
-            age_s = max(0.0, time.time() - idle.at_s)
-            self._session.run(self._session.protocol.heartbeat(age_s, self._finished, caught_up))
+            substreams: frozenset[str] | None = frozenset() if caught_up is None else caught_up.substreams
+            names = None if substreams is None else in_turns(substreams, self._turn)
+            age_s = max(0.0, time.time() - at_s)
+            self._session.run(self._session.protocol.heartbeat(age_s, self._finished, names))
         except (TidegateError, OSError) as error:  # an OSError comes from the checkpoint's file system
             self._failures.failed(error)
         else:

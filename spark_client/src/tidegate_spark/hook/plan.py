@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from tidegate_spark.columns import Columns
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.sources.offsets import PartitionNames
+from tidegate_spark.sources.plan import FILES, source_name
 from tidegate_spark.spark_session import is_connect
 from tidegate_spark.substreams import SOURCE_PARTITION
 
@@ -54,9 +54,6 @@ _REPARTITIONING = frozenset(
 )
 """Steps of a plan after which a row's partition may not be that of the source."""
 
-_FILES = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
-"""Sources whose partitions depend on the sizes of the files in a batch."""
-
 
 def reason_to_persist(df: DataFrame) -> str | None:
     """Return why the batches of a streaming DataFrame must be persisted; None if Spark can read them again."""
@@ -64,7 +61,7 @@ def reason_to_persist(df: DataFrame) -> str | None:
         return "Spark Connect does not tell the client how the stream is computed"
     plan: Any = df._jdf.queryExecution().analyzed()
     leaves = plan.collectLeaves()
-    sources = [_source(leaves.apply(index)) for index in range(leaves.size())]
+    sources = [source_name(leaves.apply(index)) for index in range(leaves.size())]
     if unknown := sorted(set(sources) - COLUMNAR_FILES):
         return f"reading the source {', '.join(unknown)} again may be expensive or return other rows"
     if not plan.deterministic():
@@ -99,43 +96,9 @@ def reason_against_partitions(columns: Columns, df: DataFrame) -> str | None:
         name = str(node.nodeName())
         if name in _REPARTITIONING:
             return f"the stream has the step {name}, after which the partitions may not be those of the source"
-        if name == "StreamingRelation" and (source := str(node.dataSource().className()).lower()) in _FILES:
+        if name == "StreamingRelation" and (source := str(node.dataSource().className()).lower()) in FILES:
             return f"the partitions of the source {source} depend on the sizes of the files in each batch"
     return None
-
-
-def partition_names(columns: Columns, df: DataFrame) -> PartitionNames | None:
-    """Return the names of the substreams if they are the partitions or topics of the only source, which is Kafka.
-
-    The substream columns must be the columns ``topic`` and ``partition`` of the source, not expressions of them.
-    """
-    named = columns.substream_columns
-    if not named or is_connect(df.sparkSession):
-        return None
-    plan: Any = df._jdf.queryExecution().analyzed()
-    leaves = plan.collectLeaves()
-    if leaves.size() != 1 or _source(leaves.apply(0)) != "kafka":
-        return None
-    of_source = {id_: name for name, id_ in _attributes(leaves.apply(0)) if name in ("topic", "partition")}
-    found = {name: of_source.get(id_) for name, id_ in _attributes(plan)}
-    kinds = [found.get(name) for name in named]
-    return PartitionNames(tuple(kind for kind in kinds if kind)) if all(kinds) else None
-
-
-def _attributes(plan: Any) -> Iterator[tuple[str, int]]:
-    """Yield the name and the id of each column of a step. A column that a step passes on unchanged keeps its id."""
-    output = plan.output()
-    for index in range(output.size()):
-        attribute = output.apply(index)
-        yield str(attribute.name()), int(attribute.exprId().id())
-
-
-def _source(leaf: Any) -> str:
-    """Return the short name of the source of a leaf of a plan."""
-    kind = str(leaf.getClass().getSimpleName())
-    if kind == "StreamingRelation":
-        return str(leaf.dataSource().className()).lower()
-    return str(leaf.sourceName()) if kind == "StreamingRelationV2" else kind
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

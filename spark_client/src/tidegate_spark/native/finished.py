@@ -14,9 +14,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tidegate_spark.native.folding import FOLDS
+from tidegate_spark.native.listener import WrittenEvidence
+from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
+from tidegate_spark.protocol.coordinator import NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.session import DriverSession
-from tidegate_spark.sources.offsets import NO_OFFSET, is_marker
 
 RETRY_AFTER_S = 30.0
 UNREAD_BATCHES = 2
@@ -49,11 +51,12 @@ class FinishedBatches:
         session: The session of the run.
         by_row: Whether Spark classifies rows by their event time, not by their window.
         retained: Minimum number of batches that Spark's log retains.
+        has_all_input: Whether each batch contains all input that existed when Spark planned it.
     """
 
-    def __init__(self, session: DriverSession, by_row: bool, retained: int) -> None:
+    def __init__(self, session: DriverSession, by_row: bool, retained: int, has_all_input: bool) -> None:
         self.session, self._checkpoint, self._by_row = session, session.checkpoint, by_row
-        self._retained = retained
+        self._retained, self._has_all_input = retained, has_all_input
         self._next: int | None = None
         self._checked: int | None = None
         # Batches of this run in which source offsets advanced, but no task read a row. None after a row was read, or
@@ -152,6 +155,19 @@ class FinishedBatches:
                 runs[part["run"]] = [*runs.pop(part["run"], []), name]
         return found
 
+    def _known(self, batch_id: int) -> BatchInput:
+        """Return what the offsets tell about a batch. Evidence of an earlier batch of this run is valid, too."""
+        if self._has_all_input:
+            return BatchInput(CaughtUp())
+        written = WrittenEvidence.read(self._checkpoint)
+        if written is None:
+            return NOTHING_KNOWN
+        caught_up = None
+        if written.caught_up and written.batch_id <= batch_id:
+            substreams = None if written.substreams is None else frozenset(written.substreams)
+            caught_up = CaughtUp(substreams, ProcessingTime(written.at_s, self.session.calls.waited_s))
+        return BatchInput(caught_up, frozenset(written.partitions))
+
     def _keep_batch(self, batch_id: int, runs: dict[str, list[str]]) -> None:
         *_, last = runs.values()
         documents = [document for name in last if (document := self._checkpoint.read(f"{FOLDS}/{name}")) is not None]
@@ -165,7 +181,8 @@ class FinishedBatches:
             # Zero means that Spark has no watermark yet. Spark treats a row at its watermark as late.
             pinned_watermark = None if watermark_ms <= 0 else watermark_ms + 1 if self._by_row else watermark_ms
             planned_ms = documents[0]["planned_ms"]
-            self.session.run(protocol.keep_finished(batch_id, pinned_watermark, planned_ms, fold))
+            known = self._known(batch_id)
+            self.session.run(protocol.keep_finished(batch_id, pinned_watermark, planned_ms, fold, known))
             # Spark drops late rows only in its stateful operators, so the client does not know whether it did.
             self.session.row_warnings.check(batch_id, fold, is_by_the_clock=True, dropped={})
         for names in runs.values():

@@ -38,12 +38,14 @@ from tidegate_spark.hook.delays import needs_delays
 from tidegate_spark.hook.plan import warn_of_partitions
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.native.folding import Folding, check_policy, documents_of
+from tidegate_spark.native.listener import listen
 from tidegate_spark.native.options import NativeOptions
 from tidegate_spark.native.source import MarkerSource, NativeInput
-from tidegate_spark.native.triggers import write_triggers
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
-from tidegate_spark.spark_session import AVAILABLE_NOW_OF_PYTHON_SOURCES, BATCHES_RETAINED, version_of
+from tidegate_spark.sources.plan import StreamSources, partition_names, sources_of
+from tidegate_spark.sources.running import ProgressEvidence
+from tidegate_spark.spark_session import BATCHES_RETAINED, is_connect
 from tidegate_spark.start import located
 from tidegate_spark.windows.builder import check_column_names
 
@@ -79,9 +81,14 @@ class NativeStream:
     def _followed(self) -> DataFrame:
         spark, event_time = self.df.sparkSession, self.columns.event_time
         check_policy(spark.conf.get(_POLICY))
-        native = self._input()
-        if version_of(spark) < AVAILABLE_NOW_OF_PYTHON_SOURCES:
-            write_triggers(spark, self.checkpoint, self.query, documents_of(self.checkpoint, self.query))
+        sources = sources_of(self.df, self.options.get("complete_batches", False))
+        native = self._input(sources)
+        if not is_connect(spark):
+            evidence = None
+            if sources.has_kafka:  # no other source tells its latest offset
+                evidence = ProgressEvidence(sources, partition_names(self.columns, self.df))
+            documents = documents_of(self.checkpoint, self.query)
+            listen(spark, self.checkpoint, documents, evidence, QueryLog(self.connection.job, self.query))
         markers = self._markers(native).withWatermark(quoted(event_time), f"{self.delay_ms} milliseconds")
         marked = markers.select("*", (F.spark_partition_id() >= 0).alias(_MARKER))
         folds = self._folds(native).select("*", F.lit(False).alias(_MARKER))
@@ -91,7 +98,7 @@ class NativeStream:
         is_row = f"NOT {_MARKER} OR {quoted(event_time)} IS NULL OR spark_partition_id() < 0"
         return marked.union(folds).union(rows).filter(is_row).drop(_MARKER)
 
-    def _input(self) -> NativeInput:
+    def _input(self, sources: StreamSources) -> NativeInput:
         return NativeInput(
             input=str(uuid.uuid4()),
             url=self.connection.url,
@@ -100,7 +107,9 @@ class NativeStream:
             query=self.query,
             checkpoint=self.checkpoint,
             declared=self.declared,
-            rate_limited=self.options.get("rate_limited_source"),
+            complete_batches=sources.are_complete and not sources.has_kafka,
+            has_all_input=sources.has_all_input,
+            is_idle_without_input=not sources.has_minimum,
             choices=asdict(QueryChoices.of(self.columns.event_time, self.columns.substream)),
             replaces_substreams=self.options.get("replaces_substreams", False),
             frame=None if self.frame is None else self.frame.options(),

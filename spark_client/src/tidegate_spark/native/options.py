@@ -20,7 +20,7 @@ class NativeOptions(TypedDict, total=False):
         slide: Step between the windows; default: ``windows``.
         offset: Distance of the window boundaries from the epoch; default: 0.
         declare: Substreams that hold the watermark from the start; see :meth:`Stream.declare`.
-        rate_limited_source: See :meth:`Stream.rate_limited_source`. None for the default described there.
+        complete_batches: See :meth:`Stream.complete_batches`.
         replaces_substreams: See :meth:`Stream.start`.
         duplicates_within: Span of event time for ``dropDuplicatesWithinWatermark``: it drops every on-time row whose
             key occurs in another row at most this span earlier. Default: the longest lag in the ``config`` of
@@ -32,7 +32,7 @@ class NativeOptions(TypedDict, total=False):
     slide: timedelta | None
     offset: timedelta | None
     declare: Sequence[Values]
-    rate_limited_source: bool | None
+    complete_batches: bool
     replaces_substreams: bool
     duplicates_within: timedelta | None
 

@@ -22,13 +22,13 @@ from tidegate_spark.errors import InvalidUsage, JobDeleted, Refused, TidegateErr
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog, QueryLog
 from tidegate_spark.native.finished import CheckResult, FinishedBatches
 from tidegate_spark.native.folding import TASK_SETTINGS, another_checkpoint, documents_of
-from tidegate_spark.native.triggers import check_trigger
+from tidegate_spark.native.listener import CAUGHT_UP, check_trigger
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.retry import OnOutage
 from tidegate_spark.protocol.session import DriverSession
-from tidegate_spark.protocol.settings import InputComplete, QuerySettings
+from tidegate_spark.protocol.settings import QuerySettings
 from tidegate_spark.windows.markers import RUNS_TO_THE_END, WatermarkReader
 
 HEARTBEAT_S = 1.0
@@ -60,7 +60,9 @@ class NativeInput:
         query: Name of the query.
         checkpoint: Location of the checkpoint.
         declared: Substreams that hold the watermark from the start.
-        rate_limited: As in :meth:`Stream.rate_limited_source`.
+        complete_batches: As in :class:`QuerySettings`.
+        has_all_input: Whether each batch contains all input that existed when Spark planned it.
+        is_idle_without_input: Whether Spark runs a batch whenever a source has input.
         frame: Size, slide and offset of the windows; None if the watermark moves by milliseconds.
         delay_ms: Delay of Spark's watermark below the highest event time of the markers.
         checks_delay: Whether the job's lag must not be longer than the delay if an operator uses the delay.
@@ -76,7 +78,9 @@ class NativeInput:
     query: str
     checkpoint: str
     declared: Sequence[str]
-    rate_limited: bool | None
+    complete_batches: bool
+    has_all_input: bool
+    is_idle_without_input: bool
     frame: Mapping[str, int] | None
     delay_ms: int
     checks_delay: bool
@@ -250,7 +254,9 @@ class NativeReader(WatermarkReader):
         protocol = session.protocol
         try:
             after_batch = session.run(protocol.registration.progress()).batch_id
-            session.run(protocol.heartbeat(time.time() - observed_at, after_batch))
+            # Spark is also idle if a source has input, but less than the minimum for a batch (minOffsetsPerTrigger).
+            substreams = None if self._native.is_idle_without_input else ()
+            session.run(protocol.heartbeat(time.time() - observed_at, after_batch, substreams))
         except JobDeleted:
             raise
         except TidegateError as error:
@@ -277,14 +283,17 @@ class NativeReader(WatermarkReader):
                 self._connection,
                 native.query,
                 tuple(native.declared),
-                InputComplete.of(native.rate_limited, self._available_now),
                 choices=QueryChoices(**native.choices),
                 replaces_substreams=native.replaces_substreams,
+                available_now=self._available_now,
+                complete_batches=native.complete_batches,
             )
+            # An earlier run may have read other input, if an older checkpoint was restored after it.
+            checkpoint.delete(CAUGHT_UP)
             session = DriverSession(settings, checkpoint)
             session.run(session.protocol.start(adopt=False))
             self._write_task_settings(session)
-            self._finished = FinishedBatches(session, native.frame is None, native.retained)
+            self._finished = FinishedBatches(session, native.frame is None, native.retained, native.has_all_input)
         return self._finished
 
     # -- markers --------------------------------------------------------------------------------------------------

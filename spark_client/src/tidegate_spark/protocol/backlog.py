@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from tidegate_spark.errors import CoordinatorUnavailable, TidegateError
 from tidegate_spark.protocol.calls import QueryCalls
-from tidegate_spark.protocol.coordinator import ProcessingTime
+from tidegate_spark.protocol.coordinator import CaughtUp, ProcessingTime
 from tidegate_spark.protocol.effects import Document, ListBatches, Pause, Procedure, Read, Remove, StartFlusher, Write
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
@@ -27,25 +27,37 @@ class BacklogBatch:
         batch_id: Id of the batch.
         stored: The pinned watermark by which its rows were classified.
         began_s: Unix time at which the batch began.
-        complete_s: Unix time up to which all input is in this batch or an earlier one; None if not known.
+        caught_up: Evidence of silence that the batch contributes; None if it contributes none.
         fold: The fold of its rows.
     """
 
     batch_id: int
     stored: StoredPinnedWatermark
     began_s: float
-    complete_s: float | None
+    caught_up: CaughtUp | None
     fold: Fold
 
     @classmethod
     def of(cls, document: Document) -> "BacklogBatch":
         """Return the batch stored in a document."""
         stored, fold = StoredPinnedWatermark(**document["stored"]), Fold.stored(document["fold"])
-        return cls(**{**document, "stored": stored, "fold": fold})
+        at_s, of = document["complete_s"], document.get("complete_of")
+        substreams = None if of is None else frozenset(of)
+        caught_up = None if at_s is None else CaughtUp(substreams, ProcessingTime(at_s, 0.0))
+        return cls(document["batch_id"], stored, document["began_s"], caught_up, fold)
 
     def save(self) -> Procedure[None]:
         """Write the batch to the backlog."""
-        yield Write(f"{_KIND}/{self.batch_id}", asdict(self))
+        known = self.caught_up
+        document = {
+            "batch_id": self.batch_id,
+            "stored": asdict(self.stored),
+            "began_s": self.began_s,
+            "complete_s": None if known is None or known.at is None else known.at.at_s,
+            "complete_of": None if known is None or known.substreams is None else sorted(known.substreams),
+            "fold": asdict(self.fold),
+        }
+        yield Write(f"{_KIND}/{self.batch_id}", document)
 
 
 ReportBatch = Callable[[BacklogBatch, ProcessingTime, RetryPolicy], Procedure[None]]

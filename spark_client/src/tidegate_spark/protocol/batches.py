@@ -46,17 +46,14 @@ class OpenBatch:
         acknowledged: Whether the coordinator has acknowledged the begin, and receives the reports and the commit. If
             not, the batch goes to the backlog.
         began: Processing time at which the batch began.
-        complete_at: Processing time up to which all input is in this batch or an earlier one; None if not known.
-        caught_up: The substreams for which such a time is known, and the time; None if it is known for all substreams
-            or for none.
+        caught_up: Evidence of silence that the batch contributes; None if it contributes none.
     """
 
     batch: Batch
     stored: StoredPinnedWatermark
     acknowledged: bool
     began: ProcessingTime
-    complete_at: ProcessingTime | None
-    caught_up: CaughtUp | None = None
+    caught_up: CaughtUp | None
 
     @property
     def batch_id(self) -> int:
@@ -64,9 +61,9 @@ class OpenBatch:
         return self.batch.batch_id
 
     def silent_beside(self, substreams: Collection[str]) -> CaughtUp | None:
-        """Return those of :attr:`caught_up` that have no rows in the batch, as many as fit into a call."""
-        if self.caught_up is None:
-            return None
+        """Return :attr:`caught_up` without substreams that have rows in the batch, as many as fit into a call."""
+        if self.caught_up is None or self.caught_up.substreams is None:
+            return self.caught_up
         names = in_turns(self.caught_up.substreams.difference(substreams), self.batch_id)
         return CaughtUp(frozenset(names), self.caught_up.at)
 
@@ -110,12 +107,12 @@ class Batches:
         self,
         batch_id: int,
         stored: StoredPinnedWatermark | None,
-        complete_at: ProcessingTime | None,
+        caught_up: CaughtUp | None,
         policy: RetryPolicy,
     ) -> Procedure[OpenBatch]:
         """Begin a batch at the coordinator. If ``stored`` is None, store the pinned watermark in the answer."""
         began = self._calls.clock.monotonic()
-        begin = partial(self._begin, batch_id, stored, complete_at, policy)
+        begin = partial(self._begin, batch_id, stored, caught_up, policy)
         answer: Answer = yield Locked(self._announced(begin, batch_id, policy))
         yield from self._check_order(batch_id, stored, answer)
         self.job_watermark = answer["watermark"]
@@ -133,7 +130,7 @@ class Batches:
                 yield from self.check_unfinished(batch_id)
             stored = StoredPinnedWatermark(answer["pinned_watermark"], answer["watermark_token"], latest)
             yield from self._calls.settings.pinned_watermarks.write(batch_id, stored)
-        return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._calls.now(), complete_at)
+        return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._calls.now(), caught_up)
 
     def _check_order(self, batch_id: int, stored: StoredPinnedWatermark | None, answer: Answer) -> Procedure[None]:
         """Check that the coordinator is not ahead of the checkpoint, because an older checkpoint was restored.
@@ -184,6 +181,7 @@ class Batches:
         self, begin: Callable[[], Procedure[Answer]], batch_id: int, policy: RetryPolicy
     ) -> Procedure[Answer]:
         yield from self._registration.ensure_announced(policy)
+        yield from self._registration.declare_partitions(policy)
         try:
             answer = yield from begin()
         except JobMissing as missing:
@@ -196,13 +194,13 @@ class Batches:
         self,
         batch_id: int,
         stored: StoredPinnedWatermark | None,
-        complete_at: ProcessingTime | None,
+        caught_up: CaughtUp | None,
         policy: RetryPolicy,
     ) -> Procedure[Answer]:
         if stored is None and batch_id == 0:
             yield from self._warn_of_another_checkpoint(policy)
         try:
-            return (yield from self._calls.begin(batch_id, stored, complete_at, policy))
+            return (yield from self._calls.begin(batch_id, stored, caught_up, policy))
         except Refused as refusal:
             if refusal.code != "pinned_watermark_conflict" or stored is None or not stored.assumed:
                 raise
@@ -212,7 +210,7 @@ class Batches:
                 "that was assumed during the outage",
                 extra={"batch": batch_id},
             )
-            return (yield from self._calls.begin(batch_id, None, complete_at, policy))
+            return (yield from self._calls.begin(batch_id, None, caught_up, policy))
 
     def _warn_of_another_checkpoint(self, policy: RetryPolicy) -> Procedure[None]:
         caller = yield from self._calls.caller()
@@ -262,7 +260,7 @@ class Batches:
             if not is_finished:
                 yield from self.check_unfinished(batch.batch_id)
             self._log.warning("the coordinator has lost this batch; sending it again", extra={"batch": batch.batch_id})
-            yield from self.begin(batch.batch_id, batch.stored, batch.complete_at, policy)
+            yield from self.begin(batch.batch_id, batch.stored, batch.caught_up, policy)
             yield from self.report(batch, fold, policy)
         return (yield from call(batch, fold, policy))
 
@@ -272,9 +270,11 @@ class Batches:
         If another run has committed a later batch, the coordinator refuses this batch. Its max event times are then
         reported with the next batch.
         """
-        complete_at = None if batch.complete_s is None else ProcessingTime(batch.complete_s, since.waited_s)
+        known = batch.caught_up
+        at = None if known is None or known.at is None else ProcessingTime(known.at.at_s, since.waited_s)
+        caught_up = None if known is None else CaughtUp(known.substreams, at)
         try:
-            opened = yield from self.begin(batch.batch_id, batch.stored, complete_at, policy)
+            opened = yield from self.begin(batch.batch_id, batch.stored, caught_up, policy)
             yield from self.resending(self.report, opened, batch.fold, policy, is_finished=True)
             yield from self.resending(self.commit, opened, batch.fold, policy, is_finished=True)
         except Refused as refusal:

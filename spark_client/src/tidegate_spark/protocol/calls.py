@@ -45,7 +45,7 @@ class QueryCalls(Coordinator):
         self,
         batch_id: int,
         stored: StoredPinnedWatermark | None,
-        complete_at: ProcessingTime | None,
+        caught_up: CaughtUp | None,
         policy: RetryPolicy,
     ) -> Procedure[Answer]:
         """Begin a batch.
@@ -53,12 +53,14 @@ class QueryCalls(Coordinator):
         Args:
             batch_id: Id of the batch.
             stored: The pinned watermark of the batch; None if none is stored.
-            complete_at: Processing time up to which all input is in this batch or an earlier one; None if not known.
+            caught_up: Evidence that the batch contributes. Evidence for some substreams is for :meth:`commit`: a client
+                that commits the batch without their names would confirm all substreams.
             policy: The retry policy.
         """
 
         def body(now: ProcessingTime) -> Body:
-            age_ms = None if complete_at is None else complete_at.age_ms(now)
+            at = None if caught_up is None or caught_up.substreams is not None else caught_up.at
+            age_ms = None if at is None else at.age_ms(now)
             fields = {"pinned_watermarks_to_keep": self.settings.pinned_watermarks.kept, "input_age_ms": age_ms}
             return fields if stored is None else {**fields, "pinned_watermark": stored.pinned_watermark}
 
@@ -85,25 +87,25 @@ class QueryCalls(Coordinator):
     ) -> Procedure[Answer]:
         """Commit a batch, with its ``rows`` by class and the number of ``reported`` substreams.
 
-        If ``caught_up`` is given, the batch is evidence of silence for these substreams only.
+        If ``caught_up`` names substreams, the batch is evidence of silence for these substreams only.
         """
 
         def body(now: ProcessingTime) -> Body:
             fields = {"rows": rows, "reported": reported}
-            if caught_up is None:
+            if caught_up is None or caught_up.substreams is None or caught_up.at is None:
                 return fields
             return {**fields, "caught_up": sorted(caught_up.substreams), "caught_up_age_ms": caught_up.at.age_ms(now)}
 
         return self._call_about("POST", batch_id, ":commit", body, policy)
 
     def heartbeat(
-        self, age_s: float, after_batch: int | None, caught_up: Sequence[str] | None = None
+        self, age_s: float, after_batch: int | None, substreams: Sequence[str] | None = None
     ) -> Procedure[Answer]:
         """Report, in one attempt, that the query (or these substreams) was caught up ``age_s`` seconds ago."""
         caller = yield from self.caller()
         evidence: dict[str, Any] = {"observed_ms": self.observed_ms(age_s), "after_batch": after_batch}
-        if caught_up is not None:
-            evidence["caught_up"] = caught_up
+        if substreams is not None:
+            evidence["caught_up"] = substreams
         body = self._with_caller(caller, self.waited_s, evidence)
         answer = yield from self.call("POST", f"/queries/{self.settings.query}:heartbeat", body, ONE_ATTEMPT)
         self.keep_token(answer)

@@ -28,7 +28,6 @@ from pyarrow import fs
 from pyarrow.dataset import dataset
 
 from tidegate_spark.errors import InvalidUsage
-from tidegate_spark.sources.offsets import NO_OFFSET, is_marker
 
 PREVIOUS = ".previous"
 """Suffix of the earlier content of a file that is being replaced."""
@@ -41,6 +40,9 @@ _REPLACE_ATOMICALLY = frozenset({"local", "s3", "gcs", "abfs"})
 
 FORMAT = 1
 """Format of the documents, which each document contains. Raise it when an older client would misread one."""
+
+NO_OFFSET = "-"
+"""The entry in Spark's log for a source that has no offset yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,11 @@ class Checkpoint:
     """
 
     def __init__(self, location: str, folder: str = "tidegate") -> None:
-        self.location, self._folder = location, folder
+        self.location, self.folder = location, folder
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the file system."""
-        return {"location": self.location, "_folder": self._folder}
+        return {"location": self.location, "folder": self.folder}
 
     @cached_property
     def _place(self) -> tuple[fs.FileSystem, str]:
@@ -157,7 +159,7 @@ class Checkpoint:
         Raises:
             InvalidUsage: If a newer version of the client has written the document.
         """
-        path = f"{self._folder}/{name}.json"
+        path = f"{self.folder}/{name}.json"
         content = self._read_whole(path)
         if content is None:
             return None
@@ -172,7 +174,7 @@ class Checkpoint:
     def documents(self, kind: str) -> dict[str, float]:
         """Return the names of the documents of a kind, each with the Unix time of its last write."""
         suffix, found = ".json", dict[str, float]()
-        for info in self._in(f"{self._folder}/{kind}"):
+        for info in self._in(f"{self.folder}/{kind}"):
             name = info.base_name.removesuffix(PREVIOUS)
             if name.endswith(suffix):
                 name = name.removesuffix(suffix)
@@ -191,13 +193,13 @@ class Checkpoint:
         """Delete a directory of files, if it exists."""
         files, root = self._place
         with suppress(FileNotFoundError):
-            files.delete_dir(f"{root}/{self._folder}/{name}")
+            files.delete_dir(f"{root}/{self.folder}/{name}")
 
     # -- tables ---------------------------------------------------------------------------------------------------
 
     def read_table(self, name: str) -> pa.Table | None:
         """Return a table; None if it does not exist."""
-        content = self._read_whole(f"{self._folder}/{name}.arrow")
+        content = self._read_whole(f"{self.folder}/{name}.arrow")
         return None if content is None else pa.ipc.open_file(content).read_all()
 
     def write_table(self, name: str, table: pa.Table) -> None:
@@ -214,17 +216,17 @@ class Checkpoint:
     def count_rows(self, name: str) -> int:
         """Return the number of rows in a directory of Parquet files, from their footers."""
         files, root = self._place
-        return int(dataset(f"{root}/{self._folder}/{name}", filesystem=files, format="parquet").count_rows())
+        return int(dataset(f"{root}/{self.folder}/{name}", filesystem=files, format="parquet").count_rows())
 
     # -- files ----------------------------------------------------------------------------------------------------
 
     def batches(self, kind: str) -> list[int]:
         """Return the batches that have a document of a kind, in ascending order."""
-        return sorted(set(self._numbered(f"{self._folder}/{kind}")))
+        return sorted(set(self._numbered(f"{self.folder}/{kind}")))
 
     def _write(self, name: str, content: bytes | pa.Buffer) -> None:
         files, root = self._place
-        directory, _, last = f"{root}/{self._folder}/{name}".rpartition("/")
+        directory, _, last = f"{root}/{self.folder}/{name}".rpartition("/")
         files.create_dir(directory, recursive=True)
         partial = f"{directory}/.{last}.{uuid.uuid4()}.partial"  # several processes may write the same document
         with files.open_output_stream(partial) as file:
@@ -241,7 +243,7 @@ class Checkpoint:
 
     def _delete(self, name: str) -> None:
         files, root = self._place
-        path = f"{root}/{self._folder}/{name}"
+        path = f"{root}/{self.folder}/{name}"
         # Delete the previous content first, or a crash would bring it back.
         for each in (path,) if self._replaces_atomically else (path + PREVIOUS, path):
             with suppress(FileNotFoundError):
@@ -277,6 +279,13 @@ class Checkpoint:
     def _in(self, directory: str) -> list[fs.FileInfo]:
         files, root = self._place
         return list(files.get_file_info(fs.FileSelector(f"{root}/{directory}", allow_not_found=True)))
+
+
+def is_marker(offset: str) -> bool:
+    """Return whether an offset belongs to a source of watermarks of this package: ``{"watermark": 1, ...}``."""
+    parsed = None if offset == NO_OFFSET else json.loads(offset)
+    # Kafka's offsets are keyed by topic, and a topic may be named "watermark".
+    return isinstance(parsed, dict) and "watermark" in parsed and not isinstance(parsed["watermark"], dict)
 
 
 def file_system(path: str) -> tuple[fs.FileSystem, str]:

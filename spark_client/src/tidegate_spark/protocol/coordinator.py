@@ -34,10 +34,31 @@ class ProcessingTime:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """Substreams, and the processing time up to which their input was read."""
+    """Evidence that a batch and earlier batches contain all input of some substreams up to a processing time.
 
-    substreams: frozenset[str]
-    at: ProcessingTime
+    Attributes:
+        substreams: The substreams; None: all substreams of the query.
+        at: The processing time; None: the time at which Spark planned the batch.
+    """
+
+    substreams: frozenset[str] | None = None
+    at: ProcessingTime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """What the offsets tell about the input of a batch.
+
+    Attributes:
+        caught_up: The evidence of silence; None if there is none.
+        partitions: The substreams that are partitions of the source, also those without a row.
+    """
+
+    caught_up: CaughtUp | None = None
+    partitions: frozenset[str] = frozenset()
+
+
+NOTHING_KNOWN = BatchInput()
 
 
 class Coordinator:

@@ -9,14 +9,13 @@ from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
 from tidegate_spark.protocol.batches import Batches, Call, OpenBatch
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.choices import QueryChoices
-from tidegate_spark.protocol.coordinator import Answer, CaughtUp, ProcessingTime
+from tidegate_spark.protocol.coordinator import NOTHING_KNOWN, Answer, BatchInput, CaughtUp, ProcessingTime
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs, Result
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage
-from tidegate_spark.protocol.settings import InputComplete, QuerySettings
-from tidegate_spark.sources.offsets import InputRead
+from tidegate_spark.protocol.settings import QuerySettings
 
 
 class QueryProtocol:
@@ -102,10 +101,10 @@ class QueryProtocol:
 
     # -- a batch --------------------------------------------------------------------------------------------------
 
-    def begin(self, batch_id: int, input_read: InputRead | None = None) -> Procedure[OpenBatch]:
+    def begin(self, batch_id: int, known: BatchInput = NOTHING_KNOWN) -> Procedure[OpenBatch]:
         """Begin a batch, and store its pinned watermark.
 
-        ``input_read`` is what the offsets of the batch prove; None if they prove nothing.
+        ``known`` is what the offsets tell about the batch. New partitions hold the watermark before a row is read.
 
         With ``on_outage="continue"``, the batch begins without the coordinator if the coordinator does not answer, or
         the backlog is not yet flushed. A new batch then takes the pinned watermark of the previous batch.
@@ -121,16 +120,15 @@ class QueryProtocol:
         before = stored
         if stored is None and batch_id:
             before = yield from pinned_watermarks.read(batch_id - 1)
-        complete_at, caught_up = yield from self._input_read(batch_id, input_read)
+        caught_up = yield from self._dated(batch_id, known.caught_up)
+        self.registration.partitions = known.partitions
         policy = self._on_outage.policy if before is None else self._on_outage.first_policy
         try:
             flushed = yield from self.backlog.flush_before(batch_id, policy)
             if flushed:
                 yield from self.adopt_choices()
             if flushed or before is None or not self._on_outage.continues:
-                opened = yield from self.batches.begin(batch_id, stored, complete_at, policy)
-                opened.caught_up = caught_up
-                return opened
+                return (yield from self.batches.begin(batch_id, stored, caught_up, policy))
         except CoordinatorUnavailable as error:
             if before is None or not self._on_outage.continues:
                 raise
@@ -143,7 +141,7 @@ class QueryProtocol:
             stored = replace(before, watermark_token=self.calls.watermark_token, assumed=True)
             yield from pinned_watermarks.write(batch_id, stored)
         batch = self.batches.batch(batch_id, stored, replayed=before is stored)
-        return OpenBatch(batch, stored, False, self.calls.now(), complete_at)
+        return OpenBatch(batch, stored, False, self.calls.now(), caught_up)
 
     def report(self, batch: OpenBatch, fold: Fold) -> Procedure[None]:
         """Stage the fold of a batch. Raise the same errors as :meth:`begin`."""
@@ -157,9 +155,10 @@ class QueryProtocol:
         """
         answer = yield from self._call_or_continue(self.batches.commit, batch, fold)
         if answer is None:
-            complete_s = None if batch.complete_at is None else batch.complete_at.at_s
-            kept = BacklogBatch(batch.batch_id, batch.stored, batch.began.at_s, complete_s, fold)
-            yield from self.backlog.keep(kept, batch.began)
+            began = batch.began
+            yield from self.backlog.keep(
+                BacklogBatch(batch.batch_id, batch.stored, began.at_s, batch.caught_up, fold), began
+            )
             yield from self.backlog.flush_in_background()
         return answer
 
@@ -183,41 +182,33 @@ class QueryProtocol:
         """Return a batch without rows, which is not begun at the coordinator."""
         return self.batches.batch(batch_id, StoredPinnedWatermark(pinned_watermark, None), replayed=False)
 
-    def _input_read(
-        self, batch_id: int, input_read: InputRead | None
-    ) -> Procedure[tuple[ProcessingTime | None, CaughtUp | None]]:
-        """Return the time up to which all input is in this batch or an earlier one; None if not known.
-
-        If only the input of some substreams is, return them with the time. The begin must not contain this time: a
-        client that commits the batch without the substreams would confirm all of them.
-        """
+    def _dated(self, batch_id: int, caught_up: CaughtUp | None) -> Procedure[CaughtUp | None]:
+        """Return the evidence of a batch with its time; None if the time is not known."""
         first, self._has_begun = not self._has_begun, True
         now = self.calls.now()
         # An earlier run may have planned the first batch.
         planned_ms = (yield ReadPlannedMs(batch_id)) if first else int(1000 * now.at_s)
-        at = None if planned_ms is None else self._complete_at(planned_ms, now, input_read)
-        if at is None or input_read is None or input_read.substreams is None:
-            return at, None
-        return None, CaughtUp(input_read.substreams, at)
+        return None if planned_ms is None else self._dated_by(planned_ms, now, caught_up)
 
-    def _complete_at(
-        self, planned_ms: int, now: ProcessingTime, input_read: InputRead | None = None
-    ) -> ProcessingTime | None:
-        rule = self._settings.input_complete
-        if input_read is not None:
-            rule = InputComplete.PER_RUN if self._settings.available_now else InputComplete.PER_BATCH
-        match rule:
-            case InputComplete.UNKNOWN:
+    def _dated_by(self, planned_ms: int, now: ProcessingTime, caught_up: CaughtUp | None) -> CaughtUp | None:
+        if caught_up is None:
+            return None
+        planned_s = planned_ms / 1000
+        if self._fixes_input_at_start:
+            if planned_s < self._started.at_s:  # by an earlier run
                 return None
-            case InputComplete.PER_BATCH:
-                return ProcessingTime(min(planned_ms / 1000, now.at_s), now.waited_s)
-            case InputComplete.PER_RUN:
-                return self._started if planned_ms / 1000 >= self._started.at_s else None
+            return replace(caught_up, at=min(caught_up.at or self._started, self._started))
+        return replace(caught_up, at=caught_up.at or ProcessingTime(min(planned_s, now.at_s), now.waited_s))
+
+    @property
+    def _fixes_input_at_start(self) -> bool:
+        """Whether the batches of this run contain only input that existed when the run started."""
+        return self._settings.available_now and not self._settings.complete_batches
 
     # -- batches that Spark has finished --------------------------------------------------------------------------
 
     def keep_finished(
-        self, batch_id: int, pinned_watermark: int | None, planned_ms: int, fold: Fold
+        self, batch_id: int, pinned_watermark: int | None, planned_ms: int, fold: Fold, known: BatchInput
     ) -> Procedure[None]:
         """Add a batch to the backlog after Spark has classified its rows and finished the batch.
 
@@ -226,13 +217,14 @@ class QueryProtocol:
             pinned_watermark: The watermark by which Spark classified the rows; None if Spark had none.
             planned_ms: Time at which Spark planned the batch (epoch milliseconds).
             fold: The fold of its rows.
+            known: As in :meth:`begin`.
         """
         now = self.calls.now()
         stored = StoredPinnedWatermark(pinned_watermark, self.calls.watermark_token)
-        complete_at = self._complete_at(planned_ms, now)
+        caught_up = self._dated_by(planned_ms, now, known.caught_up)
+        self.registration.partitions = known.partitions
         yield from self._settings.pinned_watermarks.write(batch_id, stored)
-        complete_s = None if complete_at is None else complete_at.at_s
-        yield from self.backlog.keep(BacklogBatch(batch_id, stored, now.at_s, complete_s, fold), now)
+        yield from self.backlog.keep(BacklogBatch(batch_id, stored, now.at_s, caught_up, fold), now)
 
     def report_finished(self) -> Procedure[bool]:
         """Report the backlog. If the coordinator does not answer, continue in the background.
@@ -253,28 +245,32 @@ class QueryProtocol:
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, age_s: float, after_batch: int | None, caught_up: Sequence[str] | None = None
-    ) -> Procedure[None]:
-        """Report that the query was caught up ``age_s`` seconds ago, and restore state that the coordinator has lost.
+        self, age_s: float, after_batch: int | None, substreams: Sequence[str] | None = None
+    ) -> Procedure[bool]:
+        """Report that substreams were caught up ``age_s`` seconds ago, and restore state that the coordinator has lost.
 
         Args:
-            age_s: Time since the query was caught up, in seconds.
+            age_s: Time since the substreams were caught up, in seconds.
             after_batch: The last batch that the query had finished at that time; None if it had finished none.
-            caught_up: The substreams that were caught up; None: all substreams of the query.
+            substreams: The substreams that were caught up; None: all substreams of the query.
+
+        Returns:
+            Whether the coordinator has applied the heartbeat. It does not if it lacks a batch.
 
         Raises:
             TidegateError: If the heartbeat fails. The next heartbeat carries newer evidence.
         """
         yield from self.registration.load_token()
-        if self._settings.available_now:  # Spark reads the input that existed when the run started
+        if self._fixes_input_at_start:
             age_s = max(age_s, self.calls.now().at_s - self._started.at_s)
         try:
-            answer = yield from self.calls.heartbeat(age_s, after_batch, caught_up)
+            answer = yield from self.calls.heartbeat(age_s, after_batch, substreams)
         except JobMissing as missing:
             yield Locked(self._restore_job(missing, after_batch))
-            return
+            return False
         if not answer["applied"] or not self.registration.is_announced_in(answer):
             yield Locked(self._follow_heartbeat(answer, after_batch))
+        return bool(answer["applied"])
 
     def _restore_job(self, missing: JobMissing, after_batch: int | None) -> Procedure[None]:
         yield from self.registration.announce_again(ONE_ATTEMPT, missing)

@@ -18,6 +18,8 @@ from tidegate_spark.protocol.reports import reports_of_max_event_times
 from tidegate_spark.protocol.retry import RetryPolicy
 
 STARTED = "the query has started"
+NEW_PARTITIONS = "the source has these partitions"
+IDLE_TIMEOUT = "idle_timeout_ms"
 
 
 class BegunBatches:
@@ -57,6 +59,9 @@ class QueryRegistration:
         calls: The calls of the run.
         owns_files: Whether this process writes the files beside the checkpoint. Under Spark Connect, the process of the
             hook writes them. The client's process then reads the progress again before it restores state.
+
+    Attributes:
+        partitions: The substreams that are partitions of the source in the latest batch, also those without a row.
     """
 
     def __init__(self, calls: QueryCalls, owns_files: bool) -> None:
@@ -64,6 +69,8 @@ class QueryRegistration:
         self._owns_files = owns_files
         self._progress: Progress | None = None
         self._announced_in: str | None = None
+        self.partitions = frozenset[str]()
+        self._declared_partitions = frozenset[str]()
         self.begun = BegunBatches()
         self._config: JobConfig = {}
         # A job that was reset, or deleted and created again, has another state epoch. Its revision may be the same.
@@ -173,14 +180,32 @@ class QueryRegistration:
             if max_event_times:
                 self._log.warning("the coordinator has lost the job; declaring its substreams again")
                 reason = "the job was lost; its substreams are restored with their max event times"
-            names = list(dict.fromkeys([*self._settings.declared, *max_event_times]))
+            names = list(dict.fromkeys([*self._declared(), *max_event_times]))
             yield from self._calls.declare(self._settings.query, names, reason, max_event_times, policy)
+            self._declared_partitions = self.partitions
             self._announced_in = answer["state_epoch"]
         has_changed = progress.follow(answer, is_before_token)
         if (has_changed or progress.job is None) and self._owns_files and (yield HasCheckpoint()):
             # Store the job before the first pinned watermark: no watermark of a job may be used in another.
             progress.job = self._calls.job
             yield from progress.save()
+
+    def _declared(self) -> list[str]:
+        """Return the substreams that hold the watermark before their first row.
+
+        Partitions of the source do so if they can be idle. Without an idle timeout, a partition that never gets a row
+        would hold the watermark for ever.
+        """
+        partitions = self.partitions if self.config.get(IDLE_TIMEOUT) is not None else frozenset[str]()
+        return [*self._settings.declared, *sorted(partitions.difference(self._settings.declared))]
+
+    def declare_partitions(self, policy: RetryPolicy) -> Procedure[None]:
+        """Declare the partitions of the source that this run has not declared."""
+        new = self.partitions - self._declared_partitions
+        names = [name for name in self._declared() if name in new]
+        if names:
+            yield from self._calls.declare(self._settings.query, names, NEW_PARTITIONS, policy=policy)
+            self._declared_partitions = self.partitions
 
     def _forget_progress_of_others(self) -> None:
         if not self._owns_files:
@@ -222,7 +247,7 @@ class QueryRegistration:
         has_declaration = self.begun.prove_declaration(batch_id, answer["previous_batch_id"], answer["previous_open"])
         if has_declaration and not lost:
             return
-        yield from self._calls.declare(self._settings.query, self._settings.declared, STARTED, policy=policy)
+        yield from self._calls.declare(self._settings.query, self._declared(), STARTED, policy=policy)
 
     def report_with_next_batch(self, max_event_times: Mapping[str, int]) -> Procedure[None]:
         """Add max event times to the progress, and report them with the next batch. Run this procedure locked."""

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
+from tidegate_spark.protocol.coordinator import BatchInput, CaughtUp
 from tidegate_spark.substreams import name_of
-
-NO_OFFSET = "-"
-"""The entry in Spark's log for a source that has no offset yet."""
 
 Partition = tuple[str, int]
 """A topic of Kafka, and the number of a partition."""
@@ -28,11 +27,14 @@ class SourceOffsets:
         end: End of the latest batch.
         latest: Latest offset that the source had when Spark last asked for it; None if the source does not tell.
         committed: End of the last finished batch; None if it was not read, or no batch has finished.
+        is_complete: Whether each batch contains all input that the source had, because the source has no limit on the
+            size of batches. It counts if the source does not tell its latest offset.
     """
 
     end: str | None
     latest: str | None
     committed: str | None = None
+    is_complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,50 +42,43 @@ class Evidence:
     """What the offsets of a batch prove.
 
     Attributes:
-        all_read: Whether the batch and earlier batches contain all input that the sources had; None if a source does
-            not tell, and no other source has unread input.
-        read: The partitions of Kafka that were read to their latest offsets.
-        unread: The partitions of Kafka that were not.
+        all_caught_up: Whether the batch and earlier batches contain all input that the sources had.
+        caught_up: The partitions of Kafka that were read to their latest offsets.
+        behind: The partitions of Kafka that were not.
     """
 
-    all_read: bool | None
-    read: frozenset[Partition] = frozenset()
-    unread: frozenset[Partition] = frozenset()
+    all_caught_up: bool
+    caught_up: frozenset[Partition] = frozenset()
+    behind: frozenset[Partition] = frozenset()
 
 
-def evidence_of(sources: Sequence[SourceOffsets], *, committed: bool = False) -> Evidence:
+def evidence_of(sources: Sequence[SourceOffsets], *, is_idle: bool = False) -> Evidence:
     """Return what the offsets of all sources of a query prove, except those of watermark sources of this package.
 
     Args:
         sources: The offsets.
-        committed: Whether to prove that finished batches contain the input, and not an unfinished one.
+        is_idle: Whether a trigger found too little input for a batch. The evidence is then about the finished batches,
+            not about an unfinished one. A source that does not tell its latest offset had no input.
     """
-    results: list[bool | None] = []
-    read: set[Partition] = set()
-    unread: set[Partition] = set()
+    results: list[bool] = []
+    caught_up: set[Partition] = set()
+    behind: set[Partition] = set()
     for source in sources:
         if source.end is not None and is_marker(source.end):
             continue
+        end = _parsed(source.end)
         if source.latest is None:
             # Kafka tells its latest offsets once Spark has asked for them: not for a batch that an earlier run planned.
-            results.append(None if _partitions(_parsed(source.end)) is None else False)
+            results.append(_partitions(end) is None and (source.is_complete or is_idle))
             continue
-        latest, end = _parsed(source.latest), _parsed(source.end)
-        ends = [end, _parsed(source.committed)] if committed else [end]
+        latest = _parsed(source.latest)
+        ends = [end, _parsed(source.committed)] if is_idle else [end]
         results.append(all(each == latest for each in ends))
         of_each = [_partitions(each) for each in ends]
         for partition, offset in (_partitions(latest) or {}).items():
             is_read = all(found is not None and found.get(partition) == offset for found in of_each)
-            (read if is_read else unread).add(partition)
-    all_read = False if False in results else None if None in results or not results else True
-    return Evidence(all_read, frozenset(read), frozenset(unread))
-
-
-def is_marker(offset: str) -> bool:
-    """Return whether an offset belongs to a source of watermarks of this package: ``{"watermark": 1, ...}``."""
-    parsed = _parsed(offset)
-    # Kafka's offsets are keyed by topic, and a topic may be named "watermark".
-    return isinstance(parsed, dict) and "watermark" in parsed and not isinstance(parsed["watermark"], dict)
+            (caught_up if is_read else behind).add(partition)
+    return Evidence(bool(results) and all(results), frozenset(caught_up), frozenset(behind))
 
 
 def _parsed(offset: str | None) -> Any:
@@ -94,6 +89,11 @@ def _parsed(offset: str | None) -> Any:
         return json.loads(offset)
     except ValueError:
         return offset
+
+
+def partitions_of(offset: str | None) -> Mapping[Partition, int] | None:
+    """Return Kafka's offsets by partition; None if the offset is not one of Kafka."""
+    return _partitions(_parsed(offset))
 
 
 def _partitions(offset: Any) -> Mapping[Partition, int] | None:
@@ -121,9 +121,13 @@ class PartitionNames:
 
     columns: tuple[str, ...]
 
-    def caught_up(self, evidence: Evidence) -> frozenset[str]:
+    def of(self, evidence: Evidence) -> frozenset[str]:
         """Return the substreams all of whose partitions were read to their latest offsets."""
-        return self._named(evidence.read) - self._named(evidence.unread)
+        return self._named(evidence.caught_up) - self._named(evidence.behind)
+
+    def all_of(self, evidence: Evidence) -> frozenset[str]:
+        """Return the substreams of all partitions that the source has."""
+        return self._named(evidence.caught_up | evidence.behind)
 
     def _named(self, partitions: Iterable[Partition]) -> frozenset[str]:
         return frozenset(self._name(topic, number) for topic, number in partitions)
@@ -133,23 +137,13 @@ class PartitionNames:
         return name_of(values if len(values) > 1 else values[0])
 
 
-@dataclass(frozen=True, slots=True)
-class InputRead:
-    """The input that a batch and earlier batches contain, as of the time at which Spark planned the batch.
+def known_of(evidence: Evidence, names: PartitionNames | None) -> BatchInput:
+    """Return what the evidence means for the substreams.
 
-    Attributes:
-        substreams: The substreams whose input they contain; None: all substreams of the query.
+    ``names`` has the names of the substreams that are partitions of Kafka; None if they are not. Another substream may
+    have rows in any partition.
     """
-
-    substreams: frozenset[str] | None = None
-
-    @classmethod
-    def of(cls, evidence: Evidence, names: PartitionNames | None) -> "InputRead | None":
-        """Return what the evidence means for the substreams; None if the sources do not tell."""
-        match evidence.all_read:
-            case None:
-                return None
-            case True:
-                return cls()
-            case _:
-                return cls(frozenset() if names is None else names.caught_up(evidence))
+    partitions = frozenset[str]() if names is None else names.all_of(evidence)
+    if evidence.all_caught_up:
+        return BatchInput(CaughtUp(), partitions)
+    return BatchInput(None if names is None else CaughtUp(names.of(evidence)), partitions)

@@ -9,7 +9,7 @@ SETUP_LOG := $(VENV)/setup.log
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs servers test test-rest test-searches test-all test-versions test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
+.PHONY: help setup demo docs servers test test-rest test-searches test-all test-kafka test-versions test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
   format openapi reference figures pictures screens lock dist clean
 
 help: ## list the targets
@@ -39,15 +39,34 @@ $(READY): requirements.lock service/pyproject.toml spark_client/pyproject.toml
 	  { tail -n 20 $(SETUP_LOG); echo "Cannot install requirements.lock; read the full log in $(SETUP_LOG)."; exit 1; } >&2
 	@touch $(READY)
 
-demo: $(READY) ## run the flights of 2013 through an embedded Valkey, the coordinator and a local Spark
-	@$(BIN)/python -m examples.flights
+# A Kafka broker and Spark's connectors, from Maven Central. Each jar must have the checksum in tests/kafka/jars.sha256.
+KAFKA_READY := $(VENV)/kafka/.ready
+# Version of Spark: version of Scala, and of the connector. The latest connector works on Spark 4.3.
+CONNECTORS := 3.5:2.12:3.5.7 4.0:2.13:4.0.0 4.1:2.13:4.1.1 4.3:2.13:4.2.0
+COPY_JARS := mvn --quiet --batch-mode --strict-checksums dependency:copy-dependencies -DincludeScope=runtime
+
+$(KAFKA_READY): tests/kafka/broker.xml tests/kafka/connector.xml tests/kafka/jars.sha256 $(READY)
+	@command -v mvn >/dev/null || { echo "Cannot download Kafka: install Maven; on Debian: apt-get install maven" >&2; exit 1; }
+	@rm -rf $(@D)
+	@echo "Setting up $(@D): downloading Kafka (130 MB) ..."
+	@$(COPY_JARS) --file tests/kafka/broker.xml -DoutputDirectory=$(CURDIR)/$(@D)/broker
+	@for each in $(CONNECTORS); do \
+	  spark=$${each%%:*} connector=$${each##*:} scala=$${each#*:}; scala=$${scala%:*}; \
+	  $(COPY_JARS) --file tests/kafka/connector.xml -Dscala=$$scala -Dconnector=$$connector \
+	    -DoutputDirectory=$(CURDIR)/$(@D)/connector-$$spark || exit 1; \
+	done
+	@cd $(@D) && sha256sum --check --quiet $(CURDIR)/tests/kafka/jars.sha256
+	@touch $@
+
+demo: $(READY) $(if $(filter kafka,$(SOURCE)),$(KAFKA_READY)) ## run the flights of 2013 through an embedded Valkey, the coordinator and a local Spark (SOURCE=kafka: from a Kafka broker)
+	@$(if $(filter kafka,$(SOURCE)),DEMO_KAFKA=local) $(BIN)/python -m examples.flights
 
 # Environments for older versions of Spark. Each has the packages of its lock file in tests/versions/, and all other
 # packages of requirements.lock.
 VERSIONS := 3.5 4.0 4.1
 VERSIONS_READY := $(VERSIONS:%=$(VENV)/spark-%/.ready)
-# Tests for older versions: the hook, Spark Connect, and the guarantees.
-OF_VERSIONS := tests/versions tests/guarantees/test_progress.py tests/guarantees/test_rows.py \
+# Tests for older versions: the hook, Kafka, Spark Connect, and the guarantees.
+OF_VERSIONS := tests/versions tests/kafka tests/guarantees/test_progress.py tests/guarantees/test_rows.py \
   tests/spark/test_hook.py tests/spark/test_measured_delays.py tests/spark/test_modes.py \
   tests/clusters/test_clusters.py::test_it_is_the_same_everywhere[connect] \
   tests/clusters/test_clusters.py::test_native_over_connect_needs_a_later_spark
@@ -76,7 +95,7 @@ $(VENV)/server-%/.ready: tests/versions/server-%.lock $(READY)
 
 # Marker expression for the tests that are not in the default tier.
 REST := slow or cluster or browser
-MARK ?= $(if $(PATHS),,not (image or fuzz or $(REST)))
+MARK ?= $(if $(PATHS),,not (image or kafka or fuzz or $(REST)))
 # The default suits two cores: tests wait for much of their time, so three processes use both cores.
 JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10
@@ -92,15 +111,23 @@ servers: $(SERVERS_READY) ## install the Redis and Valkey servers for the tests 
 # Each test starts several Java processes. With three tests at a time, Spark's timeouts are too short on two cores.
 test-rest: JOBS = 2
 test-rest: $(SERVERS_READY) ## run the tests with clusters, browsers, servers and Spark that are not in the default tier, in random order
-	@$(PYTEST) -m '($(REST)) and not fuzz' --junitxml out/test/rest.xml
+	@$(PYTEST) -m '($(REST)) and not (fuzz or kafka)' --junitxml out/test/rest.xml
 
 test-searches: $(READY) ## search for counterexamples at length: fuzzing, simulation, all orders, faults (ten minutes)
 	@$(PYTEST) -m fuzz --junitxml out/test/searches.xml
 
+# Without Maven, the tests with Kafka are skipped.
+WITH_KAFKA := if command -v mvn >/dev/null; then $(MAKE) --no-print-directory $(KAFKA_READY); fi
+
+test-kafka: $(READY) ## run the tests with a Kafka broker, if Maven is installed
+	@$(WITH_KAFKA)
+	@$(PYTEST) --numprocesses 0 -p no:randomly -m kafka --junitxml out/test/kafka.xml
+
 test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions of Spark (VERSIONS=4.1 selects one)
+	@$(WITH_KAFKA)
 	@for version in $(VERSIONS); do \
 	  echo "Spark $$version:"; \
-	  $(VENV)/spark-$$version/bin/python -m pytest --quiet $(OF_OLD_SPARK) --junitxml out/test/spark-$$version.xml \
+	  $(VENV)/spark-$$version/bin/python -m pytest --quiet --numprocesses 2 $(OF_OLD_SPARK) --junitxml out/test/spark-$$version.xml \
 	    $(OF_VERSIONS) || failed=yes; \
 	done; test -z "$$failed"
 
@@ -108,9 +135,10 @@ test-compose: $(READY) ## build the images and run docker-compose.yml on a Docke
 	@$(PYTEST) --numprocesses 0 -p no:randomly --log-cli-level INFO --log-cli-format '%(asctime)s %(message)s' \
 	  --log-cli-date-format %H:%M:%S --junitxml out/test/compose.xml tests/images
 
-test-all: $(READY) ## run all tests: the default tier, the rest, older versions of Spark, docker-compose.yml, and long searches
+test-all: $(READY) ## run all tests: the default tier, the rest, Kafka, older versions of Spark, docker-compose.yml, and long searches
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
+	@$(MAKE) --no-print-directory test-kafka
 	@$(MAKE) --no-print-directory test-versions
 	@$(MAKE) --no-print-directory test-compose
 	@$(MAKE) --no-print-directory test-searches

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from examples.flights import data
-from examples.flights.settings import DemoError, Settings, load_settings
+from examples.flights.settings import LOCAL, DemoError, Settings, load_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,6 +80,7 @@ def _prepare(settings: Settings) -> str:
 
 def _run(settings: Settings, job_name: str, landings: data.Slice, began: float) -> None:
     import tidegate_spark
+    from examples.flights.broker import local_broker
     from examples.flights.coordinated import config
     from examples.flights.kafka import KafkaSource
     from examples.flights.spark import FlightsSource, spark_session
@@ -99,12 +100,16 @@ def _run(settings: Settings, job_name: str, landings: data.Slice, began: float) 
             if url is None:
                 url = stack.enter_context(CoordinatorProcess(state / "coordinator")).url
             shown = settings.public_url or url
+            servers = settings.kafka
+            if servers == LOCAL:
+                servers = stack.enter_context(local_broker(state / "kafka"))
+                print(f"Kafka at {servers}.", flush=True)
             print(f"Coordinator at {shown}. Starting Spark ...", flush=True)
             spark = stack.enter_context(spark_session(settings))
             job = tidegate_spark.connect(url, job=job_name, config=config(settings))
             source: FlightsSource | KafkaSource = FlightsSource(spark, state / "landings", landings.destinations)
-            if settings.kafka is not None:
-                source = KafkaSource(spark, settings.kafka, state / "landings", landings.destinations)
+            if servers is not None:
+                source = KafkaSource(spark, servers, state / "landings", landings.destinations)
             _stream(settings, landings, source, job, f"{shown}/jobs/{job_name}", began)
     except (NoJava, CoordinatorFailed, tidegate_spark.TidegateError) as error:
         raise DemoError(str(error)) from error

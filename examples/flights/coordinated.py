@@ -113,7 +113,7 @@ class Departures:
             .late_output(self.write_late)
             .foreach_batch(self.write)
             .on_commit(self.committed)
-            .rate_limited_source(source.limited)
+            .complete_batches(source.complete_batches)
             .tuning(report_tasks=1)
             .trigger(availableNow=True)
             .start(queryName=QUERY, checkpointLocation=str(checkpoint))

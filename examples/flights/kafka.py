@@ -1,13 +1,10 @@
-"""The landings in a Kafka topic: one partition for each destination, and one substream for each partition.
-
-This example was not run against a Kafka broker. The tests cover the records that it writes and reads.
-"""
+"""The landings in a Kafka topic: one partition for each destination, and one substream for each partition."""
 
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -53,7 +50,7 @@ class KafkaSource:
     destinations: list[str]
 
     substream: ClassVar[str] = "partition"
-    limited: ClassVar[bool] = True
+    complete_batches: ClassVar[bool] = False
 
     @property
     def names(self) -> list[str]:
@@ -65,7 +62,26 @@ class KafkaSource:
     def stream(self) -> DataFrame:
         reader = self.spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.servers)
         reader = reader.option("subscribe", self._topic()).option("startingOffsets", "earliest")
+        # Spark's consumer waits this long for each partition without new rows, one after the other.
+        reader = reader.option("kafka.fetch.max.wait.ms", 10)
         return flights(reader.option("maxOffsetsPerTrigger", ROWS_PER_BATCH).load())
+
+    def _create(self, topic: str) -> None:
+        """Create the topic.
+
+        A broker that creates a topic for a writer does so while the writer sends, and the writer may then fail.
+        """
+        jvm: Any = self.spark._jvm  # noqa: SLF001 - PySpark has no client of Kafka
+        admin = jvm.org.apache.kafka.clients.admin
+        settings = jvm.java.util.Properties()
+        settings.setProperty("bootstrap.servers", self.servers)
+        optional = jvm.java.util.Optional
+        new = admin.NewTopic(topic, optional.of(len(self.destinations)), optional.empty())
+        client = admin.Admin.create(settings)
+        try:
+            client.createTopics([new]).all().get()
+        finally:
+            client.close()
 
     def _topic(self) -> str:
         """Return the name of the topic. On the first call of a run, write the landings to a new topic.
@@ -75,6 +91,7 @@ class KafkaSource:
         kept = self.directory.with_name("topic")
         if not kept.exists():
             topic = f"landings-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+            self._create(topic)
             landings = self.spark.read.schema(COLUMNS).parquet(str(self.directory))
             writer = records(landings, self.destinations).write.format("kafka")
             writer.option("kafka.bootstrap.servers", self.servers).option("topic", topic).save()

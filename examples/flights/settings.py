@@ -6,6 +6,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+LOCAL = "local"
+"""The value of ``DEMO_KAFKA`` for a broker of the demo's own."""
+
+
+KAFKA_JARS = Path(os.environ.get("DEMO_KAFKA_JARS", Path(__file__).parents[2] / ".venv" / "kafka"))
+"""Folder with the jars of the broker (``broker``) and of Spark's connectors (``connector-<version of Spark>``)."""
+
 
 class DemoError(Exception):
     """The demo cannot run. The message is one line and says what to change."""
@@ -26,7 +33,7 @@ class Settings:
         public_url: Address of the coordinator for a browser. The demo only prints it. None: the same address.
         master: Address of the Spark master.
         driver_host: Host name by which executors reach the driver.
-        kafka: Addresses of the Kafka servers; None reads the landings from files.
+        kafka: Addresses of the Kafka servers; ``local`` starts a broker; None reads the landings from files.
     """
 
     start: datetime

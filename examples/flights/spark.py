@@ -9,10 +9,13 @@ from typing import ClassVar
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from examples.flights.settings import Settings
+from examples.flights.settings import KAFKA_JARS, LOCAL, Settings
 
-CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
-"""Maven coordinates of Spark's Kafka connector. Spark downloads it from Maven Central when the session starts."""
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+"""Maven coordinates of Spark's Kafka connector. Spark downloads it from Maven Central when the session starts.
+
+There is none for Spark 4.3. This one works.
+"""
 
 COLUMNS = "origin string, dest string, carrier string, flight long, departed_at timestamp, landed_at timestamp"
 
@@ -35,6 +38,12 @@ FOR_SMALL_BATCHES = {
 """Settings of a local session. They make batches of few rows faster and large batches slower."""
 
 
+def connector() -> str:
+    """Return the jars of the connector for this version of Spark, beside those of the demo's own broker."""
+    version = ".".join(pyspark.__version__.split(".")[:2])
+    return ",".join(map(str, sorted((KAFKA_JARS / f"connector-{version}").glob("*.jar"))))
+
+
 @contextmanager
 def spark_session(settings: Settings) -> Iterator[SparkSession]:
     """Start a Spark session with UTC as its time zone, and stop it at the end of the context."""
@@ -53,7 +62,9 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
     if settings.master.startswith("local["):
         for name, value in FOR_SMALL_BATCHES.items():
             builder = builder.config(name, value)
-    if settings.kafka is not None:
+    if settings.kafka == LOCAL:
+        builder = builder.config("spark.jars", connector())
+    elif settings.kafka is not None:
         # Store downloaded packages with the output of the run.
         builder = builder.config("spark.jars.ivy", str(settings.out / "state" / "ivy"))
         builder = builder.config("spark.jars.packages", CONNECTOR)
@@ -81,7 +92,7 @@ class FlightsSource:
     destinations: list[str]
 
     substream: ClassVar[str] = "dest"
-    limited: ClassVar[bool] = False
+    complete_batches: ClassVar[bool] = True
 
     @property
     def names(self) -> list[str]:

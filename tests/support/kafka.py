@@ -1,0 +1,143 @@
+"""A Kafka broker of the tests, and rows in its topics."""
+
+import json
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from examples.flights.broker import LocalBroker
+from examples.flights.settings import KAFKA_JARS
+from tests.support.waiting import until
+
+Row = tuple[str, int]
+"""An id, and an event time in milliseconds."""
+
+
+class Broker(LocalBroker):
+    """A broker on loopback, with clients."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        self._producer = Producer({"bootstrap.servers": self.address, "log_level": 0, "linger.ms": 0})
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Suspend the broker, so that it does not answer."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+    def topic(self, partitions: int = 1) -> str:
+        """Create a topic, and return its name."""
+        name = f"t{secrets.token_hex(4)}"
+        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
+        until(lambda: len(self._partitions(name)) == partitions, f"{name} exists")
+        return name
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Add partitions to a topic."""
+        self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(60)
+        until(lambda: len(self._partitions(topic)) == total, f"{topic} has {total} partitions")
+
+    def _partitions(self, topic: str) -> dict[int, Any]:
+        metadata = self.admin.list_topics(topic, timeout=60).topics[topic]
+        return {} if metadata.error is not None else metadata.partitions
+
+    def delete_rows(self, topic: str, partition: int, before: int) -> None:
+        """Delete the records of a partition before an offset, as the retention of a topic does."""
+        ((_, deleted),) = self.admin.delete_records([TopicPartition(topic, partition, before)]).items()
+        deleted.result(60)
+
+    def end(self, topic: str, partition: int) -> int:
+        """Return the offset after the last record of a partition."""
+        asked = {TopicPartition(topic, partition): OffsetSpec.latest()}  # type: ignore[no-untyped-call]
+        ((_, found),) = self.admin.list_offsets(asked).items()
+        return int(found.result(60).offset)
+
+    def send(self, topic: str, partition: int, rows: Iterable[Row | bytes | None], to: Producer | None = None) -> None:
+        """Send rows ``(id, event time)`` as JSON, or values as they are."""
+        producer = to or self._producer
+        for row in rows:
+            value = row if row is None or isinstance(row, bytes) else json.dumps({"k": row[0], "t": row[1]}).encode()
+            while True:
+                try:
+                    producer.produce(topic, value, partition=partition)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        producer.flush()
+
+    @contextmanager
+    def transaction(self, topic: str, partition: int, rows: Iterable[Row], commits: bool = True) -> Iterator[None]:
+        """Send rows in a transaction that is open in the block, and then committed or aborted."""
+        producer = Producer(
+            {"bootstrap.servers": self.address, "log_level": 0, "transactional.id": secrets.token_hex(8)}
+        )
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        self.send(topic, partition, rows, producer)
+        try:
+            yield
+        finally:
+            (producer.commit_transaction if commits else producer.abort_transaction)(60)
+
+    @contextmanager
+    def traffic(self, topic: str, partitions: Iterable[int], start: int) -> Iterator[None]:
+        """Send rows in the block, 50 in a second to each partition; their event times ascend from ``start``."""
+        stopped = threading.Event()
+        producer = Producer({"bootstrap.servers": self.address, "log_level": 0, "linger.ms": 0})
+
+        def run() -> None:
+            number = 0
+            while not stopped.wait(0.1):
+                for partition in partitions:
+                    rows = [(f"{topic}-{partition}-{number + each}", start + 20 * (number + each)) for each in range(5)]
+                    self.send(topic, partition, rows, producer)
+                number += 5
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            thread.join()
+
+    def stream(self, spark: SparkSession, topics: str, **options: object) -> DataFrame:
+        """Return the rows of topics: ``topic``, ``partition``, ``offset``, ``k`` and ``t``."""
+        reader = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self.address)
+            .option("startingOffsets", "earliest")
+            .option("subscribe", topics)
+        )
+        for name, value in options.items():
+            reader = reader.option(name.replace("__", "."), str(value))
+        value = F.from_json(F.col("value").cast("string"), "k string, t long").alias("v")
+        return reader.load().select("topic", "partition", "offset", value).select("topic", "partition", "offset", "v.*")
+
+
+def is_ready() -> bool:
+    """Return whether the jars are there."""
+    return (KAFKA_JARS / ".ready").exists()
+
+
+def without_maven() -> str:
+    """Return why the tests with Kafka are skipped."""
+    if os.environ.get("CI"):
+        raise AssertionError("CI needs Maven, which copies Kafka's jars")
+    return "needs Kafka's jars: install Maven, and run make test-kafka"

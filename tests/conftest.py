@@ -5,14 +5,13 @@ import secrets
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pyspark
 import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.sessions import local_session
 from tidegate.store.embedded import EmbeddedValkey
-from tidegate_spark.testing import ensure_java
 
 pytest_plugins = ["tests.support.fixtures", "tidegate_spark.testing.fixtures"]
 
@@ -108,29 +107,7 @@ def job_name() -> str:
     return f"job-{secrets.token_hex(6)}"
 
 
-_VERSION = tuple(map(int, pyspark.__version__.split(".")[:2]))
-_PACKAGE = "org.apache.spark.sql.execution.streaming" + (".checkpointing" if _VERSION >= (4, 1) else "")
-LOCAL_CHECKPOINTS = f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"
-"""Spark's class for checkpoints that one local process writes. The default starts about 60 processes for each batch."""
-
-
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    ensure_java()
-    session = (
-        SparkSession.builder.appName("tests")
-        .master("local[2]")
-        .config("spark.sql.session.timeZone", "America/New_York")  # no test may depend on the time zone of the session
-        .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.python.authenticate.socketTimeout", "300s")  # a Python worker may start slowly
-        .config("spark.python.sql.dataFrameDebugging.enabled", False)  # it doubles the time to build a query
-        .config("spark.sql.streaming.checkpointFileManagerClass", LOCAL_CHECKPOINTS)
-        .config("spark.ui.enabled", False)
-        .config("spark.ui.showConsoleProgress", False)
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    with local_session() as session:
+        yield session

@@ -133,7 +133,7 @@ def test_no_class_name_stands_twice_in_a_distribution(distribution: Path) -> Non
         node.name
         for file in files(distribution)
         for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.ClassDef)
+        if isinstance(node, ast.ClassDef) and node.name != "Java"  # py4j looks for a nested class of this name
     )
     assert [name for name, count in names.items() if count > 1] == []
 

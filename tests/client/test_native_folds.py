@@ -16,7 +16,7 @@ from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG
 from tests.support.waiting import until
 from tidegate.auth import keyring
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 from tidegate_spark import InvalidUsage, Job, JobDeleted, Refused, limiting_lag, reported, target_completeness
 from tidegate_spark.config import JobConfig, longest_lag_ms
 from tidegate_spark.frame import Frame

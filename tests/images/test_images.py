@@ -13,7 +13,7 @@ from tests.support.engine import BASE, ROOT, Engine
 from tests.support.ports import free_port
 from tests.support.waiting import until
 from tidegate.auth.keyring import create
-from tidegate.auth.keys import Role
+from tidegate.auth.roles import Role
 
 UID = 10001
 

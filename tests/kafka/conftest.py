@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from examples.flights.spark import connector
-from tests.conftest import LOCAL_CHECKPOINTS
 from tests.support.kafka import Broker, is_ready, without_maven
+from tests.support.sessions import local_session
 from tidegate_spark.testing import ensure_java
 
 
@@ -26,19 +26,5 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def spark(broker: Broker) -> Iterator[SparkSession]:
-    session = (
-        SparkSession.builder.appName("kafka")
-        .master("local[2]")
-        .config("spark.jars", connector())
-        .config("spark.sql.session.timeZone", "America/New_York")
-        .config("spark.sql.shuffle.partitions", 2)
-        .config("spark.sql.streaming.checkpointFileManagerClass", LOCAL_CHECKPOINTS)
-        .config("spark.ui.enabled", False)
-        .config("spark.ui.showConsoleProgress", False)
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    with local_session(jars=connector()) as session:
+        yield session

@@ -1,4 +1,4 @@
-"""Roles of keys."""
+"""Roles of keys. The command line imports them at its start, so they are apart from the keys, which need pydantic."""
 
 from enum import StrEnum
 

@@ -43,7 +43,7 @@ $(READY): requirements.lock service/pyproject.toml spark_client/pyproject.toml
 KAFKA_READY := $(VENV)/kafka/.ready
 # Version of Spark: version of Scala, and of the connector. The latest connector works on Spark 4.3.
 CONNECTORS := 3.5:2.12:3.5.7 4.0:2.13:4.0.0 4.1:2.13:4.1.1 4.3:2.13:4.2.0
-COPY_JARS := mvn --quiet --batch-mode --strict-checksums dependency:copy-dependencies -DincludeScope=runtime
+COPY_JARS := mvn --quiet --batch-mode -Dstyle.color=never --strict-checksums dependency:copy-dependencies -DincludeScope=runtime
 
 $(KAFKA_READY): tests/kafka/broker.xml tests/kafka/connector.xml tests/kafka/jars.sha256 $(READY)
 	@command -v mvn >/dev/null || { echo "Cannot download Kafka: install Maven; on Debian: apt-get install maven" >&2; exit 1; }

@@ -9,7 +9,7 @@ SETUP_LOG := $(VENV)/setup.log
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs servers test test-rest test-searches test-all test-kafka test-versions test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
+.PHONY: help setup demo docs servers test test-rest test-searches test-all test-kafka test-tables test-versions test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
   format openapi reference figures pictures screens lock dist clean
 
 help: ## list the targets
@@ -66,7 +66,7 @@ demo: $(READY) $(if $(filter kafka,$(SOURCE)),$(KAFKA_READY)) ## run the flights
 VERSIONS := 3.5 4.0 4.1
 VERSIONS_READY := $(VERSIONS:%=$(VENV)/spark-%/.ready)
 # Tests for older versions: the hook, Kafka, Spark Connect, and the guarantees.
-OF_VERSIONS := tests/versions tests/kafka tests/guarantees/test_progress.py tests/guarantees/test_rows.py \
+OF_VERSIONS := tests/versions tests/kafka/test_evidence.py tests/guarantees/test_progress.py tests/guarantees/test_rows.py \
   tests/spark/test_hook.py tests/spark/test_measured_delays.py tests/spark/test_modes.py \
   tests/clusters/test_clusters.py::test_it_is_the_same_everywhere[connect] \
   tests/clusters/test_clusters.py::test_native_over_connect_needs_a_later_spark
@@ -95,7 +95,7 @@ $(VENV)/server-%/.ready: tests/versions/server-%.lock $(READY)
 
 # Marker expression for the tests that are not in the default tier.
 REST := slow or cluster or browser
-MARK ?= $(if $(PATHS),,not (image or kafka or fuzz or $(REST)))
+MARK ?= $(if $(PATHS),,not (image or kafka or tables or fuzz or $(REST)))
 # The default suits two cores: tests wait for much of their time, so three processes use both cores.
 JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10
@@ -111,7 +111,7 @@ servers: $(SERVERS_READY) ## install the Redis and Valkey servers for the tests 
 # Each test starts several Java processes. With three tests at a time, Spark's timeouts are too short on two cores.
 test-rest: JOBS = 2
 test-rest: $(SERVERS_READY) ## run the tests with clusters, browsers, servers and Spark that are not in the default tier, in random order
-	@$(PYTEST) -m '($(REST)) and not (fuzz or kafka)' --junitxml out/test/rest.xml
+	@$(PYTEST) -m '($(REST)) and not (fuzz or kafka or tables)' --junitxml out/test/rest.xml
 
 test-searches: $(READY) ## search for counterexamples at length: fuzzing, simulation, all orders, faults (ten minutes)
 	@$(PYTEST) -m fuzz --junitxml out/test/searches.xml
@@ -122,6 +122,19 @@ WITH_KAFKA := if command -v mvn >/dev/null; then $(MAKE) --no-print-directory $(
 test-kafka: $(READY) ## run the tests with a Kafka broker, if Maven is installed
 	@$(WITH_KAFKA)
 	@$(PYTEST) --numprocesses 0 -p no:randomly -m kafka --junitxml out/test/kafka.xml
+
+TABLES_READY := $(VENV)/tables/.ready
+
+$(TABLES_READY): tests/tables/jars.xml tests/tables/jars.sha256 $(READY)
+	@rm -rf $(@D)
+	@$(COPY_JARS) --file tests/tables/jars.xml -DoutputDirectory=$(CURDIR)/$(@D)
+	@cd $(@D) && sha256sum --check --quiet $(CURDIR)/tests/tables/jars.sha256
+	@touch $@
+
+# Delta Lake and Iceberg are built for Spark 4.1, not for later versions.
+test-tables: $(READY) $(VENV)/spark-4.1/.ready ## run the tests with Delta Lake and Iceberg tables, if Maven is installed
+	@if command -v mvn >/dev/null; then $(MAKE) --no-print-directory $(TABLES_READY); fi
+	@$(VENV)/spark-4.1/bin/python -m pytest --quiet $(OF_OLD_SPARK) --junitxml out/test/tables.xml tests/tables
 
 test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions of Spark (VERSIONS=4.1 selects one)
 	@$(WITH_KAFKA)
@@ -135,10 +148,11 @@ test-compose: $(READY) ## build the images and run docker-compose.yml on a Docke
 	@$(PYTEST) --numprocesses 0 -p no:randomly --log-cli-level INFO --log-cli-format '%(asctime)s %(message)s' \
 	  --log-cli-date-format %H:%M:%S --junitxml out/test/compose.xml tests/images
 
-test-all: $(READY) ## run all tests: the default tier, the rest, Kafka, older versions of Spark, docker-compose.yml, and long searches
+test-all: $(READY) ## run all tests: the default tier, the rest, Kafka, tables, older versions of Spark, docker-compose.yml, and long searches
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 	@$(MAKE) --no-print-directory test-kafka
+	@$(MAKE) --no-print-directory test-tables
 	@$(MAKE) --no-print-directory test-versions
 	@$(MAKE) --no-print-directory test-compose
 	@$(MAKE) --no-print-directory test-searches

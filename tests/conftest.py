@@ -28,6 +28,7 @@ MARKERS = {
     "programs": ("spark", "slow"),
     "scale": ("slow",),
     "spark": ("spark", "slow"),
+    "tables": ("spark", "tables"),
     "versions": ("spark", "slow"),
 }
 """Markers by folder. Other folders have none."""
@@ -38,6 +39,7 @@ TOGETHER = {
     "kafka": "kafka",
     "packages": "packages",
     "spark": "session",
+    "tables": "tables",
     "versions": "session",
 }
 """Group by folder. The tests of a group run in one process."""

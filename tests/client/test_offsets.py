@@ -100,7 +100,7 @@ AT = ProcessingTime(100.0, 0.0)
 class Unasked:
     """Spark's offsets of a query whose first batch was planned by an earlier run."""
 
-    def read(self) -> list[SourceOffsets]:
+    def read(self, is_idle: bool) -> list[SourceOffsets]:
         raise AttributeError("reportLatestOffset")
 
 
@@ -120,8 +120,8 @@ class Source:
     def __init__(self) -> None:
         self.end, self.latest, self.high_watermark = 5, 5, 5
 
-    def read(self, partitions: object = None) -> Any:
-        if partitions is not None:
+    def read(self, asked: object) -> Any:
+        if not isinstance(asked, bool):  # the partitions
             return {("t", 0): self.high_watermark}
         return [kafka(json.dumps({"t": {"0": self.end}}), json.dumps({"t": {"0": self.latest}}), None)]
 

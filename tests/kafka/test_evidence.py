@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 
 import pyspark
 import pytest
@@ -13,10 +14,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.kafka import Broker
 from tests.support.streams import Sink
-from tests.support.waiting import until
+from tests.support.waiting import until as until_soon
 from tidegate_spark import Batch, Job, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess
 
+until = partial(until_soon, timeout_s=300)  # Spark's consumer waits half a second for each partition without new rows
 TIMEOUT = timedelta(seconds=2)
 LAG = timedelta(seconds=1)
 START = 1_700_000_400_000
@@ -118,10 +120,10 @@ def test_aborted_records_hold_the_watermark_until_they_are_passed(
     """Partition 1 has aborted records before its rows. With the limit, many batches contain none of its rows."""
     topic, sink = broker.topic(2), Sink()
     broker.send(topic, 1, [("b", START - 6 * HOUR)])
-    with broker.transaction(topic, 1, [("aborted", START)] * 600, commits=False):
+    with broker.transaction(topic, 1, [("aborted", START)] * 400, commits=False):
         pass
     broker.send(topic, 1, [("b", START - 6 * HOUR + each) for each in range(10)])
-    options = {"kafka__isolation__level": "read_committed", "maxOffsetsPerTrigger": 60}
+    options = {"kafka__isolation__level": "read_committed", "maxOffsetsPerTrigger": 80}
     with broker.traffic(topic, (0,), START), running(job, broker.stream(spark, topic, **options), sink, checkpoint):
         until(lambda: sum(k == "b" for rows in sink.on_time.values() for k, _ in rows) == 11, "the rows are read")
         until(lambda: states(job)[f"{topic}/1"] == "idle", "the partition is then idle")

@@ -20,7 +20,7 @@ from tidegate_spark.frame import Frame
 from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
 from tidegate_spark.hook.handlers import BatchHandler, RowHandler, UserFunction
 from tidegate_spark.hook.heartbeat import HeartbeatListener
-from tidegate_spark.hook.plan import reason_to_persist, warn_of_partitions
+from tidegate_spark.hook.plan import check_partitions, reason_to_persist
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
@@ -78,14 +78,14 @@ class QueryStart:
     def start(self) -> StreamingQuery:
         """Start the query; see :meth:`Stream.start`."""
         spark, options = self.df.sparkSession, self.options
-        sources = sources_of(self.df, options.complete_batches)
+        sources = sources_of(self.df, options.complete_batches, asks=not is_connect(spark))
         session = DriverSession(self._settings(sources), self.checkpoint, owns_files=not is_connect(spark))
         of_timestamps = self.columns.are_timestamps(self.df)
         batch_options = replace(options, persist=self._persists())
         evidence = self._evidence(session, sources)
         of_batch = evidence if isinstance(evidence, DriverEvidence) else None
         function = BatchFunction(session, self.columns, self._handler(), batch_options, of_timestamps, of_batch)
-        warn_of_partitions(session.log, self.columns, self.df)
+        check_partitions(session.log, self.columns, self.df)
         if options.windowed is not None:
             check_days(spark, options.windowed.frame)
         session.run(session.protocol.start())

@@ -7,13 +7,14 @@ of a batch. If a second read is expensive, or could return other rows, the batch
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame
 
 from tidegate_spark.columns import Columns
+from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.sources.plan import FILES, source_name
+from tidegate_spark.sources.plan import FILES, TABLES, source_name
 from tidegate_spark.spark_session import is_connect
 from tidegate_spark.substreams import SOURCE_PARTITION
 
@@ -74,8 +75,19 @@ def reason_to_persist(df: DataFrame) -> str | None:
     return None
 
 
-def warn_of_partitions(log: QueryLog, columns: Columns, df: DataFrame) -> None:
-    """Warn if the substreams are to be the partitions of the source, and the partitions of the stream are not."""
+def check_partitions(log: QueryLog, columns: Columns, df: DataFrame) -> None:
+    """Warn if the substreams are to be the partitions of the source, and the partitions of the stream are not.
+
+    Raises:
+        InvalidUsage: If the source has no partitions.
+    """
+    if columns.substream is SOURCE_PARTITION and not is_connect(df.sparkSession):
+        leaves = cast(Any, df)._jdf.queryExecution().analyzed().collectLeaves()
+        for table in sorted(TABLES.intersection(source_name(leaves.apply(index)) for index in range(leaves.size()))):
+            raise InvalidUsage(
+                f"substream=SOURCE_PARTITION needs a source with partitions, and those of the source {table} are the "
+                "tasks of each batch. Pass the name of a column that identifies a substream, or None for one substream."
+            )
     reason = reason_against_partitions(columns, df)
     if reason is not None:
         log.warning(

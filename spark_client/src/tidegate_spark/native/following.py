@@ -35,7 +35,7 @@ from tidegate_spark.columns import Columns, quoted
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import RESERVED_PREFIX, Frame
 from tidegate_spark.hook.delays import needs_delays
-from tidegate_spark.hook.plan import warn_of_partitions
+from tidegate_spark.hook.plan import check_partitions
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.native.folding import Folding, check_policy, documents_of
 from tidegate_spark.native.listener import listen
@@ -81,7 +81,7 @@ class NativeStream:
     def _followed(self) -> DataFrame:
         spark, event_time = self.df.sparkSession, self.columns.event_time
         check_policy(spark.conf.get(_POLICY))
-        sources = sources_of(self.df, self.options.get("complete_batches", False))
+        sources = sources_of(self.df, self.options.get("complete_batches", False), asks=False)
         native = self._input(sources)
         if not is_connect(spark):
             evidence = None
@@ -145,7 +145,7 @@ class NativeStream:
             ) from None
 
     def _warn(self) -> None:
-        warn_of_partitions(QueryLog(self.connection.job, self.query), self.columns, self.df)
+        check_partitions(QueryLog(self.connection.job, self.query), self.columns, self.df)
         config = self.connection.config or {}
         if self.frame is None and config.get("throttle", {}).get("type") == "frame":
             log.warning(

@@ -18,6 +18,9 @@ _OF_KAFKA = "kafka."
 """Prefix of the options that are settings of Kafka's client."""
 _MINIMUM = "minoffsetspertrigger"
 
+TABLES = frozenset({"delta", "iceberg"})
+"""Sources that the client can ask, in the driver of a classic session, whether they have more input."""
+
 _COMPLETE_SOURCES = frozenset({"memory", "rate", "rate-micro-batch", "socket", "tidegate-markers", "tidegate-native"})
 """Sources whose batches contain all input."""
 
@@ -49,8 +52,11 @@ class StreamSources:
         return not (self.has_kafka or self.unknown)
 
 
-def sources_of(df: DataFrame, are_complete: bool) -> StreamSources:
-    """Return what the plan of a stream tells about its sources, and what the user has declared."""
+def sources_of(df: DataFrame, are_complete: bool, asks: bool) -> StreamSources:
+    """Return what the plan of a stream tells about its sources, and what the user has declared.
+
+    ``asks`` tells whether the client asks sources for more input when a batch begins.
+    """
     has_file_limit = has_kafka = has_minimum = False
     transactional: Mapping[str, str] | None = None
     unknown: list[str] = []
@@ -64,7 +70,7 @@ def sources_of(df: DataFrame, are_complete: bool) -> StreamSources:
             settings = {name.removeprefix(_OF_KAFKA): options[name] for name in options if name.startswith(_OF_KAFKA)}
             if settings.get("isolation.level") == "read_committed":
                 transactional = settings
-        elif name not in _COMPLETE_SOURCES:
+        elif name not in _COMPLETE_SOURCES and not (asks and name in TABLES):
             unknown.append(name)
     return StreamSources(
         has_file_limit, has_kafka, has_minimum, transactional, are_complete, () if are_complete else tuple(unknown)

@@ -30,6 +30,9 @@ _TELLS = "org.apache.spark.sql.connector.read.streaming.SupportsAdmissionControl
 """The interface of sources that may tell their latest offset."""
 
 _FILES = "FileStreamSource"
+_TABLES = ("DeltaSource", "SparkMicroBatchStream")
+"""Names of the sources of Delta Lake and Apache Iceberg."""
+
 _COMPLETE = ("MemoryStream", "RateStream", "RatePerMicroBatch", "TextSocket")
 """Beginnings of the names of sources whose batches contain all input."""
 
@@ -49,10 +52,11 @@ class QueryOffsets:
         self._execution: Any = None
         self._tells: dict[str, bool] = {}
 
-    def read(self) -> list[SourceOffsets]:
+    def read(self, is_idle: bool = False) -> list[SourceOffsets]:
         """Return the offsets of each source; an empty list if the query is not running.
 
-        Take a few milliseconds. Read the latest offset first: if the end and the committed offset are the same, no
+        Unless a trigger has found no input, ask tables whether they have more input than the batch contains. Take a
+        few milliseconds. Read the latest offset first: if the end and the committed offset are the same, no
         batch was planned in between.
         """
         execution = self._execution = self._execution or self._find()
@@ -66,9 +70,19 @@ class QueryOffsets:
             end, committed = (
                 progress.get(source) for progress in (execution.availableOffsets(), execution.committedOffsets())
             )
-            complete = is_complete(str(kind.getSimpleName()), self._sources)
+            name = str(kind.getSimpleName())
+            complete = is_complete(name, self._sources)
+            if name in _TABLES and not is_idle and not complete:
+                complete = not self._has_more(source, end)
             found.append(SourceOffsets(_json(end), latest, _json(committed), complete))
         return found
+
+    def _has_more(self, source: Any, end: Any) -> bool:
+        """Return whether a table has a file after the end of the batch: ask as Spark does for the next batch."""
+        jvm: Any = self._spark._jvm
+        one_file = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxFiles(1)
+        following = source.latestOffset(end.get(), one_file)
+        return following is not None and following.json() != end.get().json()
 
     def _find(self) -> Any:
         """Return Spark's execution of the query. A query is active before its first batch."""
@@ -89,6 +103,9 @@ class QueryOffsets:
             latest = source.reportLatestOffset()
         except Exception as error:
             if "NullPointerException" in str(error):  # Kafka's source, until Spark has asked Kafka
+                return None
+            if "does not exist" in str(error):  # py4j finds no default method of an interface on some classes
+                self._tells[kind] = False
                 return None
             raise
         return None if latest is None else str(latest.json())
@@ -144,7 +161,7 @@ class DriverEvidence:
 
     def _read(self, is_idle: bool) -> BatchInput:
         try:
-            sources, at = self._offsets.read(), None
+            sources, at = self._offsets.read(is_idle), None
             if self._ends is not None:
                 sources, at = self._with_ends(self._ends, sources, is_idle)
             known = known_of(evidence_of(sources, is_idle=is_idle), self._names)

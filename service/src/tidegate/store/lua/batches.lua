@@ -219,12 +219,12 @@ local function commit_staged(name)
     local query = queries.get(name)
     if args.caught_up then
       local time = job.now - args.caught_up_age_ms - query.outage
-      progress.has_left = idleness.expire_caught_up(name, args.caught_up, time)
+      progress.has_left = idleness.time_out_caught_up(name, args.caught_up, time)
     elseif query.input_known_until then
       queries.advance_idle_clock(query, query.input_known_until)
     end
     close(query)
-    progress.has_left = idleness.expire(name, query.idle_clock) or progress.has_left
+    progress.has_left = idleness.time_out_substreams(name, query.idle_clock) or progress.has_left
   end
   return measure, learn, observe, count, end_batch
 end
@@ -483,11 +483,11 @@ function commands.heartbeat()
   if applied then
     local time, has_left = math.min(args.observed_ms, job.now), false
     if args.caught_up then
-      has_left = idleness.expire_caught_up(query.name, args.caught_up, time - query.outage)
+      has_left = idleness.time_out_caught_up(query.name, args.caught_up, time - query.outage)
     else
       queries.advance_idle_clock(query, time)
     end
-    evaluate.evaluate(idleness.expire(query.name, query.idle_clock) or has_left)
+    evaluate.evaluate(idleness.time_out_substreams(query.name, query.idle_clock) or has_left)
   end
   return reply.finish({applied = applied})
 end

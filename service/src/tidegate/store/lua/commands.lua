@@ -560,7 +560,7 @@ function commands.reopen()
   -- While the job was complete, idle clocks may have advanced, but no substream became idle.
   local has_left = idleness.time_out_queries()
   for _, query in ipairs(redis.call('SMEMBERS', key.query_names)) do
-    has_left = idleness.expire(query, queries.get(query).idle_clock) or has_left
+    has_left = idleness.time_out_substreams(query, queries.get(query).idle_clock) or has_left
   end
   evaluate.evaluate(has_left)
   return reply.finish({applied = true})

@@ -229,7 +229,7 @@ end
 
 local function end_change(progress)
   if not job.is_complete then idleness.time_out_queries() end
-  for _, query in ipairs(progress.queries) do idleness.expire(query, idle_clock_of(query)) end
+  for _, query in ipairs(progress.queries) do idleness.time_out_substreams(query, idle_clock_of(query)) end
   job.evaluate_each = 1
   evaluate.evaluate()
   return reply.finish({created = false, revision = job.revision})

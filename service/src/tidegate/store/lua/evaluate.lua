@@ -32,8 +32,8 @@ function evaluate.exclude()
   holds.expire()
   holds.release_overdue_batches()
   local has_left = idleness.time_out_queries()
-  has_left = idleness.expire_remaining() or has_left
-  return idleness.expire('', job.observed_now) or has_left
+  has_left = idleness.time_out_remaining() or has_left
+  return idleness.time_out_substreams('', job.observed_now) or has_left
 end
 
 -- cap: bound of watermarks that follow the clock. is_sweep: retention may act. has_left: a substream that follows the clock
@@ -194,7 +194,7 @@ function idleness.time_out_queries()
 end
 
 -- Make substreams of a query idle that are silent by its idle clock. The next evaluation continues if some remain.
-function idleness.expire(query, idle_clock)
+function idleness.time_out_substreams(query, idle_clock)
   if not config.idle_timeout_ms or not idle_clock or job.is_complete then return false end
   local has_left, remain = make_idle(query, idle_clock - config.idle_timeout_ms, 'idle_timeout_ms', false)
   if remain and query ~= '' then
@@ -206,7 +206,7 @@ end
 
 -- Make those of the members of a query idle that were silent at an observed time, up to which all of their input was read.
 -- Return whether any member follows the clock.
-function idleness.expire_caught_up(query, members, observed)
+function idleness.time_out_caught_up(query, members, observed)
   if not config.idle_timeout_ms or job.is_complete then return false end
   local silent, of_silent = {}, {}
   for i, last_event in ipairs(bulk.zmscore(key.last_events(query), members)) do
@@ -217,11 +217,11 @@ function idleness.expire_caught_up(query, members, observed)
   return set_idle_by('idle_timeout_ms', query, silent, of_silent)
 end
 
--- Continue what earlier calls of expire() have left.
-function idleness.expire_remaining()
+-- Continue what earlier calls of time_out_substreams() have left.
+function idleness.time_out_remaining()
   local unfinished, has_left = job.expiring or {}, false
   job.expiring = nil
-  for query in pairs(unfinished) do has_left = idleness.expire(query, queries.get(query).idle_clock) or has_left end
+  for query in pairs(unfinished) do has_left = idleness.time_out_substreams(query, queries.get(query).idle_clock) or has_left end
   return has_left
 end
 

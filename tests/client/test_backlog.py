@@ -15,8 +15,8 @@ from tidegate_spark.errors import CoordinatorUnavailable
 from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.checkpoint import Checkpoint
-from tidegate_spark.protocol.coordinator import ProcessingTime
 from tidegate_spark.protocol.effects import Effect, Pause, Procedure, run
+from tidegate_spark.protocol.evidence import ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy

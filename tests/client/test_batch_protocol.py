@@ -18,7 +18,7 @@ from tidegate_spark import Job, limiting_lag
 from tidegate_spark.errors import Refused
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.batches import MAX_CAUGHT_UP
-from tidegate_spark.protocol.coordinator import CaughtUp
+from tidegate_spark.protocol.evidence import CaughtUp
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage
 
 
@@ -464,9 +464,9 @@ def test_a_batch_with_unread_input_is_no_evidence(own: LocalCoordinator, runs: R
     run.batch(0, None, a=100_000, b=40_000)
     clock.advance(3)
     run.batch(1, None, a=110_000)
-    run.beat(1, substreams=[])
+    run.beat(1, caught_up=None)
     assert states(job) == {"a": "active", "b": "blocked"}
-    run.beat(1, substreams=["b"])
+    run.beat(1, caught_up=CaughtUp(frozenset({"b"})))
     assert states(job) == {"a": "active", "b": "idle"}
 
 

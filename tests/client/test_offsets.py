@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.streaming.listener import SourceProgress
 
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.protocol.coordinator import NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
 from tidegate_spark.sources.offsets import Evidence, PartitionNames, SourceOffsets, evidence_of, known_of
 from tidegate_spark.sources.plan import StreamSources
 from tidegate_spark.sources.running import DriverEvidence, ProgressEvidence, QueryOffsets

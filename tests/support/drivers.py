@@ -10,8 +10,8 @@ from tidegate_spark import Job
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
-from tidegate_spark.protocol.coordinator import BatchInput, CaughtUp
 from tidegate_spark.protocol.effects import Procedure, run
+from tidegate_spark.protocol.evidence import BatchInput, CaughtUp
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.retry import ONE_ATTEMPT
 from tidegate_spark.protocol.session import DriverSession, perform_on_files
@@ -102,10 +102,10 @@ class Run:
         self.commit(opened, fold(**max_event_times))
         return opened
 
-    def beat(self, after_batch: int | None, age_s: float = 0.0, substreams: list[str] | None = None) -> None:
+    def beat(self, after_batch: int | None, age_s: float = 0.0, caught_up: CaughtUp | None = ALL_INPUT) -> None:
         """Send a heartbeat."""
         protocol = self.session.protocol
-        self.session.run(protocol.heartbeat(age_s, after_batch, substreams))
+        self.session.run(protocol.heartbeat(age_s, after_batch, caught_up))
 
     def flush(self) -> bool:
         """Try once to report the backlog; return whether it is empty."""

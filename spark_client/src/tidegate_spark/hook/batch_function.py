@@ -35,7 +35,8 @@ from tidegate_spark.hook.folding import FoldMethod, FullFold, Mode, PlainFold, o
 from tidegate_spark.hook.handlers import BatchHandler, BatchRows, UserFunction, UserFunctionError, call_user
 from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.batches import OpenBatch
-from tidegate_spark.protocol.coordinator import NOTHING_KNOWN, Answer
+from tidegate_spark.protocol.coordinator import Answer
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.reporter import Reporter
 from tidegate_spark.protocol.reports import SUBSTREAMS_PER_CALL

@@ -25,8 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.errors import TidegateError
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
-from tidegate_spark.protocol.batches import in_turns
-from tidegate_spark.protocol.coordinator import CaughtUp
+from tidegate_spark.protocol.evidence import CaughtUp
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.sources.running import DriverEvidence, ProgressEvidence, unix_s
 from tidegate_spark.spark_session import is_connect
@@ -111,7 +110,6 @@ class HeartbeatListener(StreamingQueryListener):
         # heartbeat: earlier runs may have read input that is not reported.
         self._finished: int | None = None
         self._knows_finished = False
-        self._turn = 0
         self._failures = FailureLog(session.log, *HEARTBEATS_FAIL)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
@@ -184,11 +182,8 @@ class HeartbeatListener(StreamingQueryListener):
                 if not checkpoint.started():
                     return
                 self._finished, self._knows_finished = checkpoint.finished(), True
-            self._turn += 1
-            substreams: frozenset[str] | None = frozenset() if caught_up is None else caught_up.substreams
-            names = None if substreams is None else in_turns(substreams, self._turn)
             age_s = max(0.0, time.time() - at_s)
-            self._session.run(self._session.protocol.heartbeat(age_s, self._finished, names))
+            self._session.run(self._session.protocol.heartbeat(age_s, self._finished, caught_up))
         except (TidegateError, OSError) as error:  # an OSError comes from the checkpoint's file system
             self._failures.failed(error)
         else:

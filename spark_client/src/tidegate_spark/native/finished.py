@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tidegate_spark.native.folding import FOLDS
 from tidegate_spark.native.listener import WrittenEvidence
 from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
-from tidegate_spark.protocol.coordinator import NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.session import DriverSession
 

@@ -81,7 +81,7 @@ class WrittenEvidence:
     Attributes:
         batch_id: The batch.
         at_s: Unix time at which Spark began to plan the batch.
-        caught_up: Whether there is evidence of silence.
+        caught_up: Whether there is evidence.
         substreams: The substreams that were caught up; None: all substreams of the query.
         partitions: The substreams that are partitions of the source, also those without a row.
     """

@@ -26,6 +26,7 @@ from tidegate_spark.native.listener import CAUGHT_UP, check_trigger
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
+from tidegate_spark.protocol.evidence import ALL_CAUGHT_UP
 from tidegate_spark.protocol.retry import OnOutage
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.protocol.settings import QuerySettings
@@ -255,8 +256,8 @@ class NativeReader(WatermarkReader):
         try:
             after_batch = session.run(protocol.registration.progress()).batch_id
             # Spark is also idle if a source has input, but less than the minimum for a batch (minOffsetsPerTrigger).
-            substreams = None if self._native.is_idle_without_input else ()
-            session.run(protocol.heartbeat(time.time() - observed_at, after_batch, substreams))
+            caught_up = ALL_CAUGHT_UP if self._native.is_idle_without_input else None
+            session.run(protocol.heartbeat(time.time() - observed_at, after_batch, caught_up))
         except JobDeleted:
             raise
         except TidegateError as error:

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 
 from tidegate_spark.errors import CoordinatorUnavailable, TidegateError
 from tidegate_spark.protocol.calls import QueryCalls
-from tidegate_spark.protocol.coordinator import CaughtUp, ProcessingTime
 from tidegate_spark.protocol.effects import Document, ListBatches, Pause, Procedure, Read, Remove, StartFlusher, Write
+from tidegate_spark.protocol.evidence import CaughtUp, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy
@@ -27,7 +27,7 @@ class BacklogBatch:
         batch_id: Id of the batch.
         stored: The pinned watermark by which its rows were classified.
         began_s: Unix time at which the batch began.
-        caught_up: Evidence of silence that the batch contributes; None if it contributes none.
+        caught_up: The evidence that the batch contributes; None if it contributes none.
         fold: The fold of its rows.
     """
 

@@ -12,8 +12,9 @@ from tidegate_spark.batch import Batch
 from tidegate_spark.errors import JobMissing, Refused
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.calls import QueryCalls
-from tidegate_spark.protocol.coordinator import Answer, CaughtUp, ProcessingTime
+from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import HasFinished, Locked, Procedure, Result
+from tidegate_spark.protocol.evidence import CaughtUp, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
@@ -46,7 +47,7 @@ class OpenBatch:
         acknowledged: Whether the coordinator has acknowledged the begin, and receives the reports and the commit. If
             not, the batch goes to the backlog.
         began: Processing time at which the batch began.
-        caught_up: Evidence of silence that the batch contributes; None if it contributes none.
+        caught_up: The evidence that the batch contributes; None if it contributes none.
     """
 
     batch: Batch

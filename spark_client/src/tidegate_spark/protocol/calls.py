@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.protocol.coordinator import Answer, Body, CaughtUp, Coordinator, ProcessingTime
+from tidegate_spark.protocol.coordinator import Answer, Body, Coordinator
 from tidegate_spark.protocol.effects import Procedure, ReadQueryId
+from tidegate_spark.protocol.evidence import CaughtUp, ProcessingTime
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy, outage_since
 from tidegate_spark.protocol.settings import QuerySettings

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -11,6 +10,7 @@ from tidegate_spark.config import JobConfig
 from tidegate_spark.errors import InvalidUsage, JobMissing, Refused
 from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.effects import Procedure, Send
+from tidegate_spark.protocol.evidence import ProcessingTime
 from tidegate_spark.protocol.reports import in_calls
 from tidegate_spark.protocol.retry import RetryPolicy
 
@@ -18,47 +18,6 @@ log = logging.getLogger("tidegate")
 
 Body = Mapping[str, Any]
 Answer = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ProcessingTime:
-    """A processing time (Unix time), and the seconds that the run had waited for the coordinator until then."""
-
-    at_s: float
-    waited_s: float
-
-    def age_ms(self, now: "ProcessingTime") -> int:
-        """Return the age at ``now`` in milliseconds, without the time that the run has waited since."""
-        return max(0, int(1000 * (now.at_s - self.at_s - (now.waited_s - self.waited_s))))
-
-
-@dataclass(frozen=True, slots=True)
-class CaughtUp:
-    """Evidence that a batch and earlier batches contain all input of some substreams up to a processing time.
-
-    Attributes:
-        substreams: The substreams; None: all substreams of the query.
-        at: The processing time; None: the time at which Spark planned the batch.
-    """
-
-    substreams: frozenset[str] | None = None
-    at: ProcessingTime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BatchInput:
-    """What the offsets tell about the input of a batch.
-
-    Attributes:
-        caught_up: The evidence of silence; None if there is none.
-        partitions: The substreams that are partitions of the source, also those without a row.
-    """
-
-    caught_up: CaughtUp | None = None
-    partitions: frozenset[str] = frozenset()
-
-
-NOTHING_KNOWN = BatchInput()
 
 
 class Coordinator:

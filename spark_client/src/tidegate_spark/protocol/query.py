@@ -6,11 +6,12 @@ from dataclasses import replace
 from tidegate_spark.batch import Batch
 from tidegate_spark.errors import CoordinatorUnavailable, JobMissing
 from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
-from tidegate_spark.protocol.batches import Batches, Call, OpenBatch
+from tidegate_spark.protocol.batches import Batches, Call, OpenBatch, in_turns
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.choices import QueryChoices
-from tidegate_spark.protocol.coordinator import NOTHING_KNOWN, Answer, BatchInput, CaughtUp, ProcessingTime
+from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs, Result
+from tidegate_spark.protocol.evidence import ALL_CAUGHT_UP, NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
@@ -36,6 +37,7 @@ class QueryProtocol:
         self.backlog = Backlog(self.calls, self.batches.report_backlog_batch, self._on_outage.continues)
         self._started = self.calls.now()
         self._has_begun = self._choices_adopted = False
+        self._turn = 0
 
     @property
     def _on_outage(self) -> OnOutage:
@@ -245,17 +247,14 @@ class QueryProtocol:
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, age_s: float, after_batch: int | None, substreams: Sequence[str] | None = None
-    ) -> Procedure[bool]:
-        """Report that substreams were caught up ``age_s`` seconds ago, and restore state that the coordinator has lost.
+        self, age_s: float, after_batch: int | None, caught_up: CaughtUp | None = ALL_CAUGHT_UP
+    ) -> Procedure[None]:
+        """Report what was caught up ``age_s`` seconds ago, and restore state that the coordinator has lost.
 
         Args:
             age_s: Time since the substreams were caught up, in seconds.
             after_batch: The last batch that the query had finished at that time; None if it had finished none.
-            substreams: The substreams that were caught up; None: all substreams of the query.
-
-        Returns:
-            Whether the coordinator has applied the heartbeat. It does not if it lacks a batch.
+            caught_up: The evidence. None: none; the heartbeat only tells that the query is alive.
 
         Raises:
             TidegateError: If the heartbeat fails. The next heartbeat carries newer evidence.
@@ -264,13 +263,19 @@ class QueryProtocol:
         if self._fixes_input_at_start:
             age_s = max(age_s, self.calls.now().at_s - self._started.at_s)
         try:
-            answer = yield from self.calls.heartbeat(age_s, after_batch, substreams)
+            answer = yield from self.calls.heartbeat(age_s, after_batch, self._named(caught_up))
         except JobMissing as missing:
             yield Locked(self._restore_job(missing, after_batch))
-            return False
+            return
         if not answer["applied"] or not self.registration.is_announced_in(answer):
             yield Locked(self._follow_heartbeat(answer, after_batch))
-        return bool(answer["applied"])
+
+    def _named(self, caught_up: CaughtUp | None) -> Sequence[str] | None:
+        """Return the names for a heartbeat, as many as fit into a call; None for all substreams of the query."""
+        if caught_up is None:
+            return ()
+        self._turn += 1
+        return None if caught_up.substreams is None else in_turns(caught_up.substreams, self._turn)
 
     def _restore_job(self, missing: JobMissing, after_batch: int | None) -> Procedure[None]:
         yield from self.registration.announce_again(ONE_ATTEMPT, missing)

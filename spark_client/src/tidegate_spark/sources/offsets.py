@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
-from tidegate_spark.protocol.coordinator import BatchInput, CaughtUp
+from tidegate_spark.protocol.evidence import BatchInput, CaughtUp
 from tidegate_spark.substreams import name_of
 
 Partition = tuple[str, int]

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import SourceProgress
 
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.protocol.coordinator import NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
 from tidegate_spark.sources.offsets import (
     Partition,
     PartitionNames,

@@ -570,3 +570,15 @@ def test_without_an_idle_timeout_partitions_hold_the_watermark_from_their_first_
     run = runs.run(job)
     run.begin(0, None, frozenset({"a", "b"}))
     assert states(job) == {}
+
+
+def test_partitions_are_declared_in_a_job_that_was_lost_before_the_first_batch(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    job = new_job(own, idle_timeout=timedelta(seconds=2))
+    run = runs.run(job)
+    own.stop()
+    own.empty()
+    own.start()
+    run.begin(0, None, frozenset({"a", "b"}))
+    assert states(job).keys() == {"a", "b"}

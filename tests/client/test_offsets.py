@@ -159,7 +159,9 @@ def test_under_spark_connect_the_progress_of_a_batch_is_evidence() -> None:
     unknown = progress("DeltaSource[file:/in]", '{"reservoirVersion":3}', "null")
     assert evidence.of_progress([read, files]) == BatchInput(CaughtUp(), frozenset({"t/0", "t/1"}))
     assert evidence.of_progress([behind]).caught_up == CaughtUp(frozenset({"t/1"}))
+    of_classic_session = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "None")
     assert evidence.of_progress([files]).caught_up == CaughtUp()
+    assert evidence.of_progress([of_classic_session]).caught_up == CaughtUp()
     assert evidence.of_progress([unknown]).caught_up == CaughtUp(frozenset())
     limited = ProgressEvidence(StreamSources(has_file_limit=True), None)
     assert limited.of_progress([files]).caught_up is None

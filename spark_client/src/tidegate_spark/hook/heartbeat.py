@@ -155,13 +155,19 @@ class HeartbeatListener(StreamingQueryListener):
         self._spark.streams.removeListener(self)
 
     def _handle_events(self, run_id: str) -> None:
+        unsent: Finished | None = None  # the evidence of the last batch, if later events were waiting
         while not isinstance(event := self._next(run_id), Terminated):
             if isinstance(event, Finished):
                 self._finished, self._knows_finished = event.batch_id, True
-                if event.caught_up is not None and self._events.empty():
-                    self._send(event.at_s, event.caught_up)
+                unsent = None if event.caught_up is None else event
+                if unsent is not None and self._events.empty():
+                    self._send(unsent.at_s, unsent.caught_up)
+                    unsent = None
             elif isinstance(event, Idle) and self._events.empty():
                 self._send(event.at_s, self._evidence.when_idle())
+                unsent = None
+        if unsent is not None:
+            self._send(unsent.at_s, unsent.caught_up)
         self._session.close()
         self._evidence.close()
         atexit.unregister(self.leave)

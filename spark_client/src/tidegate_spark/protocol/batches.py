@@ -182,8 +182,8 @@ class Batches:
         self, begin: Callable[[], Procedure[Answer]], batch_id: int, policy: RetryPolicy
     ) -> Procedure[Answer]:
         yield from self._registration.ensure_announced(policy)
-        yield from self._registration.declare_partitions(policy)
         try:
+            yield from self._registration.declare_partitions(policy)
             answer = yield from begin()
         except JobMissing as missing:
             yield from self._registration.announce_again(policy, missing)

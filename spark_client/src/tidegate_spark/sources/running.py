@@ -33,6 +33,9 @@ _FILES = "FileStreamSource"
 _TABLES = ("DeltaSource", "SparkMicroBatchStream")
 """Names of the sources of Delta Lake and Apache Iceberg."""
 
+_NO_LATEST = (None, "null", "None")
+"""What PySpark makes of a latest offset that the source does not tell: Spark Connect and classic sessions differ."""
+
 _COMPLETE = ("MemoryStream", "RateStream", "RatePerMicroBatch", "TextSocket")
 """Beginnings of the names of sources whose batches contain all input."""
 
@@ -72,7 +75,7 @@ class QueryOffsets:
             )
             name = str(kind.getSimpleName())
             complete = is_complete(name, self._sources)
-            if name in _TABLES and not is_idle and not complete:
+            if name in _TABLES and end.isDefined() and not is_idle and not complete:
                 complete = not self._has_more(source, end)
             found.append(SourceOffsets(_json(end), latest, _json(committed), complete))
         return found
@@ -218,7 +221,7 @@ class ProgressEvidence:
         found = [
             SourceOffsets(
                 source.endOffset,
-                None if source.latestOffset in (None, "null") else source.latestOffset,
+                None if source.latestOffset in _NO_LATEST else source.latestOffset,
                 is_complete=is_complete(source.description, self._sources),
             )
             for source in sources

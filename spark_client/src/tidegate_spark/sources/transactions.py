@@ -6,6 +6,7 @@ transaction. The latest offset in Spark is this offset, so an open transaction l
 
 import json
 import re
+import threading
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -30,9 +31,14 @@ class PartitionEnds:
         self._settings = settings
         self._admin: Any = None
         self._asked: tuple[frozenset[Partition], Any] = frozenset(), None
+        self._lock = threading.Lock()  # the threads of batches and of heartbeats read
 
     def read(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Return the offset after the last record of each partition, committed or not."""
+        with self._lock:
+            return self._read(partitions)
+
+    def _read(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         kafka = self._jvm.org.apache.kafka
         admin = kafka.clients.admin
         if self._admin is None:

@@ -13,7 +13,7 @@ from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyspace import key_of
 from tidegate.store.reads import ROWS_AT_ONCE
 from tidegate.views.history import FILTERS
-from tidegate.views.job_page import RECORDS_READ, RUNS_SHOWN, JobPageSelection, read_job_page
+from tidegate.views.job_page import GROUPS_SHOWN, RECORDS_READ, JobPageSelection, read_job_page
 from tidegate.views.reader import Reader
 
 
@@ -72,7 +72,7 @@ def test_the_pages_of_the_history_contain_each_record_once(driver: Driver, job_n
     folded = pages("")
     assert [record_id for page in folded for run in page for record_id in run] == written
     assert [len(page[0]) for page in folded[:2]] == [RECORDS_READ, 102]
-    assert max(map(len, folded)) == RUNS_SHOWN
+    assert max(map(len, folded)) == GROUPS_SHOWN
     filtered = [record_id for kind in FILTERS for page in pages(kind) for run in page for record_id in run]
     assert sorted(filtered) == sorted(written)
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from tidegate.domain.history import LISTS, NUMBERS, Kind, Record
-from tidegate.views.history import HistoryRecord, fold, id_after
-from tidegate.views.sentences import plain_text, run_details, run_title
+from tidegate.views.history import HistoryRecord, grouped, id_after
+from tidegate.views.sentences import group_details, group_title, plain_text
 
 MINUTE = 60_000
 
@@ -32,18 +32,18 @@ def test_the_details_that_are_not_text_are_in_the_api() -> None:
 
 def row(*oldest_first: HistoryRecord) -> tuple[str, str]:
     run = [one.model_dump() for one in reversed(oldest_first)]
-    return run_title(run), plain_text(run_details(run), 0)
+    return group_title(run), plain_text(group_details(run), 0)
 
 
 def test_neighboring_movements_are_one_run() -> None:
     moved = [movement(5), movement(4, kind=Kind.COALESCED_WATERMARK), movement(3)]
     idle, active, first = record(2, Kind.IDLE), record(1, Kind.ACTIVE), movement(0)
-    assert fold([*moved, idle, active, first]) == [moved, [idle], [active], [first]]
-    assert fold([idle, idle]) == [[idle], [idle]]
-    assert fold([]) == []
+    assert grouped([*moved, idle, active, first]) == [moved, [idle], [active], [first]]
+    assert grouped([idle, idle]) == [[idle], [idle]]
+    assert grouped([]) == []
 
 
-def test_a_run_names_the_holders_that_held_most_movements() -> None:
+def test_a_group_names_the_holders_that_held_most_movements() -> None:
     holders = ["HNL"] * 31 + ["BOS"] * 12 + ["SEA"] * 3 + ["SFO"]
     title, details = row(*(movement(number, name) for number, name in enumerate(holders)))
     assert title == "47 emissions"
@@ -61,7 +61,7 @@ def test_the_batches_of_a_query_are_one_holder() -> None:
     assert row(*run)[1].endswith("; held by open batches of departures")
 
 
-def test_a_run_without_emissions() -> None:
+def test_a_group_without_emissions() -> None:
     only_c = [movement(number, kind=Kind.COALESCED_WATERMARK, watermark=None) for number in (1, 2)]
     assert row(*only_c) == (
         "2 movements of C",
@@ -71,7 +71,7 @@ def test_a_run_without_emissions() -> None:
     assert (title, details) == ("1 emission, 2 movements of C", "W at 1970-01-01 00:00:00.005Z; held by HNL")
 
 
-def test_a_run_counts_the_limits_that_acted() -> None:
+def test_a_group_counts_the_limits_that_acted() -> None:
     limits = [{"limit": "max_retention_ms", "count": 2, "substreams": ["a", "b"]}]
     assert row(movement(1), movement(2, limits=limits))[1].endswith("; max_retention_ms acted in 1 of them")
 

@@ -47,13 +47,13 @@ class BeginOptions:
     """The values that a run sends to begin a batch.
 
     Attributes:
-        known: The pinned watermark that the client has stored. A new batch receives this pinned watermark.
+        sent: The pinned watermark that the client has stored. A new batch receives this pinned watermark.
         keep: Number of pinned watermarks to keep.
         waited_ms: Time that this run has waited for the coordinator since its start.
         input_age_ms: This batch and earlier batches contain all input that is at least this old; None if unknown.
     """
 
-    known: PinnedWatermark | None = None
+    sent: PinnedWatermark | None = None
     keep: int = PINNED_WATERMARKS_KEPT
     waited_ms: int = 0
     input_age_ms: int | None = 0
@@ -81,11 +81,11 @@ def begin(
             another one.
         JobComplete: If the job is complete and the batch is new.
     """
-    known = _check_caller(job, run)
-    on_checkpoint = known if known is not None and known.query_id == run.query_id else None
+    current = _check_caller(job, run)
+    on_checkpoint = current if current is not None and current.query_id == run.query_id else None
     previous, previous_open = (None, False) if on_checkpoint is None else (on_checkpoint.latest, on_checkpoint.open)
     is_replay = previous is not None and batch_id <= previous
-    stored = None if on_checkpoint is None else _stored_pin(on_checkpoint, batch_id, is_replay, options.known)
+    stored = None if on_checkpoint is None else _stored_pin(on_checkpoint, batch_id, is_replay, options.sent)
     if job.is_complete and not is_replay:
         raise JobComplete()
 
@@ -95,7 +95,7 @@ def begin(
     query = _enter(job, run, options.waited_ms)
     match stored:
         case None:  # a new batch
-            pinned = _open(job, run, query, batch_id, options.known, options)
+            pinned = _open(job, run, query, batch_id, options.sent, options)
         case PinnedWatermark(pinned) if not is_replay:  # abandoned by an operator: begins again as it was pinned
             _open(job, run, query, batch_id, stored, options)
         case PinnedWatermark(pinned) if batch_id == query.latest:  # the latest batch again
@@ -132,9 +132,9 @@ def _joins(job: JobState, name: str) -> bool:
 
 
 def _open(
-    job: JobState, run: Run, query: Query, batch_id: int, known: PinnedWatermark | None, options: BeginOptions
+    job: JobState, run: Run, query: Query, batch_id: int, given: PinnedWatermark | None, options: BeginOptions
 ) -> int | None:
-    """Commit the open batch, open the new one, and return its pinned watermark: the known one, or else C."""
+    """Commit the open batch, open the new one, and return its pinned watermark: the given one, or else C."""
     if query.query_id != run.query_id:  # the batches of the previous checkpoint have other numbers
         query.query_id = run.query_id
         query.latest, query.open, query.begun_ms = None, False, None
@@ -148,9 +148,9 @@ def _open(
         # substreams are silent.
         query.input_known_until_ms = None
         _commit_staged(job, run.query, query)
-        if known is None:
+        if given is None:
             evaluate(job)
-    pinned = job.coalesced_watermark if known is None else known.value
+    pinned = job.coalesced_watermark if given is None else given.value
 
     query.latest, query.open, query.begun_ms, query.begun_by = batch_id, True, job.now_ms, query.run_id
     query.begun_observed_ms, query.released = job.processing_time.observed_ms, False
@@ -162,7 +162,7 @@ def _open(
     for old in [kept for kept in query.pinned_watermarks if kept <= oldest]:
         del query.pinned_watermarks[old]
 
-    if commits and known is not None:  # the known pinned watermark must hold W in this evaluation
+    if commits and given is not None:  # the given pinned watermark must hold W in this evaluation
         evaluate(job)
     return pinned
 

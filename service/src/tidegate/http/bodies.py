@@ -160,14 +160,14 @@ class JsonAnswer(Response):
 _JSON = (b"content-type", JsonAnswer.media_type.encode())
 
 
-def json_answer(record: BaseModel, status: int = HTTP_200_OK, **headers: str) -> Response:
-    """Return a JSON answer with all fields of a record."""
-    return Response(record.model_dump_json(), status, headers, "application/json")
+def json_answer(answer: BaseModel, status: int = HTTP_200_OK, **headers: str) -> Response:
+    """Return a JSON answer with all fields that it has."""
+    return Response(answer.model_dump_json(), status, headers, "application/json")
 
 
-def compact_answer(record: BaseModel) -> Response:
-    """Return a JSON answer with only those fields of a record that are set."""
-    return Response(record.model_dump_json(exclude_unset=True), media_type="application/json")
+def compact_answer(answer: BaseModel) -> Response:
+    """Return a JSON answer with only those of its fields that are set."""
+    return Response(answer.model_dump_json(exclude_unset=True), media_type="application/json")
 
 
 MIN_BYTES = 32 * 1024

@@ -20,14 +20,14 @@ from tidegate.views.sentences import (
     Name,
     Remaining,
     Time,
+    group_details,
+    group_title,
     holder,
     holder_over_time,
     late_span_sentence,
     percent,
     plain_text,
     record_details,
-    run_details,
-    run_title,
     share_text,
 )
 
@@ -160,8 +160,8 @@ _templates.filters |= {
     "holder_over_time": holder_over_time,
     "kind_name": KIND_NAMES.__getitem__,
     "record_details": record_details,
-    "run_title": run_title,
-    "run_details": run_details,
+    "group_title": group_title,
+    "group_details": group_details,
     "late_span": late_span_sentence,
 }
 

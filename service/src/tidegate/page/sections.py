@@ -161,10 +161,10 @@ def _sorted(jobs: Iterable[_Job], view: JobListSelection) -> list[_Job]:
 
 
 def _row(context: Context, job: _Job, samples: Sequence[Sample]) -> Mapping[str, Any]:
-    record = job_status(context.reader, job.name, job.status).model_dump()
+    members = job_status(context.reader, job.name, job.status).model_dump()
     state = job.status.state
-    return record | {
-        "sentence": status_sentence(record),
+    return members | {
+        "sentence": status_sentence(members),
         "is_replayed": is_replayed(state.watermark, state.now_ms),
         "line": lag_line(samples, state),
     }
@@ -178,11 +178,11 @@ async def job_sections(context: Context, caller: Caller, name: str, view: JobPag
         JobDeleted: If the job was deleted.
     """
     page = await read_job_page(context.reader, name, view)
-    record = page.status.model_dump() | page.explanation.model_dump()
-    now_ms = record["now_ms"]
+    members = page.status.model_dump() | page.explanation.model_dump()
+    now_ms = members["now_ms"]
     actions = {verb: action for verb, action in ACTIONS.items() if caller.has_role(*action.roles)}
     common = {
-        "job": record,
+        "job": members,
         "now": now_ms,
         "actions": actions,
         "view": view,
@@ -190,11 +190,11 @@ async def job_sections(context: Context, caller: Caller, name: str, view: JobPag
         "parameters": partial(parameters, view),
     }
     markup = {
-        "headline": render("_headline.html", **_headline(page, record, view), **common),
-        "picture": render("_picture.html", picture=_picture(page, record, scales), **common),
+        "headline": render("_headline.html", **_headline(page, members, view), **common),
+        "picture": render("_picture.html", picture=_picture(page, members, scales), **common),
         "lag": render(
             "_lag.html",
-            chart=lag_chart(page.samples, record["watermark"], RANGES_MS[view.range], now_ms, scales),
+            chart=lag_chart(page.samples, members["watermark"], RANGES_MS[view.range], now_ms, scales),
             ranges=RANGES_MS,
             **common,
         ),
@@ -204,23 +204,23 @@ async def job_sections(context: Context, caller: Caller, name: str, view: JobPag
         ),
         "late": render("_late.html", late=page.late, chart=late_chart(page.late.hours), shown=SPANS_SHOWN, **common),
         "queries": render("_queries.html", queries=page.queries.model_dump()["queries"], **common),
-        "substreams": render("_substreams.html", **_substreams(page, record), **common),
+        "substreams": render("_substreams.html", **_substreams(page, members), **common),
         "history": render("_history.html", **_history(page, view), **common),
     }
     return Sections(now_ms, markup)
 
 
-def _picture(page: JobPage, record: Mapping[str, Any], scales: Scales) -> Picture | None:
-    return picture(record, page.all_substreams, page.slowest, page.distribution, scales)
+def _picture(page: JobPage, members: Mapping[str, Any], scales: Scales) -> Picture | None:
+    return picture(members, page.all_substreams, page.slowest, page.distribution, scales)
 
 
-def _headline(page: JobPage, record: Mapping[str, Any], view: JobPageSelection) -> dict[str, Any]:
+def _headline(page: JobPage, members: Mapping[str, Any], view: JobPageSelection) -> dict[str, Any]:
     """Return the values of the headline. ``most_lost`` are the hours with the most lost rows, in order of time."""
     lost = [hour for hour in page.late.hours if _lost(hour)]
     return {
-        "sentence": status_sentence(record),
-        "unit_hint": unit_hint(record),
-        "holding": _holding(page, record, view),
+        "sentence": status_sentence(members),
+        "unit_hint": unit_hint(members),
+        "holding": _holding(page, members, view),
         "most_lost": sorted(nlargest(HOURS_SHOWN, lost, key=_lost), key=lambda hour: hour.start),
     }
 
@@ -229,20 +229,20 @@ def _lost(hour: LateHour) -> int:
     return hour.dropped + hour.diverted
 
 
-def _holding(page: JobPage, record: Mapping[str, Any], view: JobPageSelection) -> tuple[int, bool] | None:
+def _holding(page: JobPage, members: Mapping[str, Any], view: JobPageSelection) -> tuple[int, bool] | None:
     """Return since when the current holder has held the watermark, and whether it may be longer; None if unknown."""
-    held_by = record["held_by"]
+    held_by = members["held_by"]
     since_ms = None if held_by is None else held_since(page.samples, held_by)
-    return None if since_ms is None else (since_ms, since_ms <= record["now_ms"] - RANGES_MS[view.range])
+    return None if since_ms is None else (since_ms, since_ms <= members["now_ms"] - RANGES_MS[view.range])
 
 
-def _substreams(page: JobPage, record: Mapping[str, Any]) -> dict[str, Any]:
+def _substreams(page: JobPage, members: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the table of substreams. The holder is the first row of the first page, and no other row."""
     first = [] if page.holder is None or page.selection.after else [asdict(page.holder)]
     others = page.substreams.model_dump()["substreams"]
-    rows = [*first, *(row for row in others if not _is_holder(row, record["held_by"]))]
+    rows = [*first, *(row for row in others if not _is_holder(row, members["held_by"]))]
     return {
-        "rows": [row | _note(row, record["held_by"]) for row in rows],
+        "rows": [row | _note(row, members["held_by"]) for row in rows],
         "next": page.substreams.next,
         "matching": page.matching,
         "known": page.status.substreams.known,
@@ -254,7 +254,7 @@ def _substreams(page: JobPage, record: Mapping[str, Any]) -> dict[str, Any]:
 def _history(page: JobPage, view: JobPageSelection) -> dict[str, Any]:
     """Return the values of the history. ``id_after`` makes the cursor from which a row is the first one."""
     return {
-        "runs": [[record.model_dump() for record in run] for run in page.history],
+        "groups": [[record.model_dump() for record in group] for group in page.history],
         "next": page.next,
         "filters": FILTERS,
         "id_after": id_after,

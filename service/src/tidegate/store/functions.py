@@ -252,7 +252,7 @@ class Functions:
             "unscheduled": None if now_ms is None else True,  # a test's clock is not that of the sweeper
             "latest_now_ms": None if self.guard is None else self.guard.latest_ms(),
         }
-        if command not in READS:  # a read changes nothing, so it must not record an outage
+        if command not in READS:  # a read changes nothing, so it must not end unattended time
             given |= {"unattended_after_ms": self.unattended_after_ms, "sweep_interval_ms": self.sweep_interval_ms}
         return msgpack.encode({name: value for name, value in given.items() if value is not None})
 
@@ -287,7 +287,7 @@ class Functions:
     async def due(self, by_ms: Sequence[int | RedisError], most: int, lease_ms: int) -> list[list[str] | RedisError]:
         """Record that a coordinator serves the jobs of each bucket, and take its due jobs, earliest first.
 
-        A server that fails records nothing, so this time is an outage of its jobs.
+        A server that fails records nothing, so its jobs are unattended in this time.
 
         Args:
             by_ms: For each bucket, the processing time until which jobs are due, or the error of its server.

@@ -291,8 +291,8 @@ class JobStore:
             token=token,
             run=run,
             batch_id=batch_id,
-            known=options.known is not None,
-            pinned_watermark=options.known and options.known.value,
+            known=options.sent is not None,
+            pinned_watermark=options.sent and options.sent.value,
             keep=max(options.keep, PINNED_WATERMARKS_KEPT),
             waited_ms=options.waited_ms,
             input_age_ms=options.input_age_ms,
@@ -462,13 +462,13 @@ def compile_config(config: JobConfig) -> str:
     """
     compiled = {
         "policies": [
-            _record(config.policy),
+            _compiled(config.policy),
             *(
-                {**_record(override.policy), "pieces": re.split(r"\*+", override.pattern)}
+                {**_compiled(override.policy), "pieces": re.split(r"\*+", override.pattern)}
                 for override in config.overrides
             ),
         ],
-        "throttle": _record(config.throttle),
+        "throttle": _compiled(config.throttle),
         "expected_queries": list(config.expected_queries),
         **{name: getattr(config, name) for name in declarations(config) if name not in UNUSED},
         "freezes_idle": config.freezes_idle or None,
@@ -476,6 +476,6 @@ def compile_config(config: JobConfig) -> str:
     return json.dumps({name: value for name, value in compiled.items() if value is not None})
 
 
-def _record(strategy: Policy | Throttle) -> dict[str, Any]:
+def _compiled(strategy: Policy | Throttle) -> dict[str, Any]:
     values = {name: getattr(strategy, name, None) for name in (*declarations(strategy), *DERIVED)}
     return {"type": strategy.type, **{name: value for name, value in values.items() if value is not None}}

@@ -160,15 +160,15 @@ def records_page(found: HistoryReply, most: int) -> dict[str, Any]:
     return {"records": records, "next": records[-1].id if len(found.records) > most else None}
 
 
-def fold(records: Sequence[HistoryRecord]) -> list[list[HistoryRecord]]:
-    """Return the records in runs: neighboring movements together, and each other record by itself."""
-    runs: list[list[HistoryRecord]] = []
+def grouped(records: Sequence[HistoryRecord]) -> list[list[HistoryRecord]]:
+    """Return the records in groups: neighboring movements together, and each other record by itself."""
+    groups: list[list[HistoryRecord]] = []
     for record in records:
-        if runs and record.kind in MOVEMENTS and runs[-1][-1].kind in MOVEMENTS:
-            runs[-1].append(record)
+        if groups and record.kind in MOVEMENTS and groups[-1][-1].kind in MOVEMENTS:
+            groups[-1].append(record)
         else:
-            runs.append([record])
-    return runs
+            groups.append([record])
+    return groups
 
 
 def id_after(record_id: str) -> str:

@@ -13,7 +13,7 @@ from tidegate.domain.views import SubstreamStatus
 from tidegate.store import replies
 from tidegate.times import ROUND_MS
 from tidegate.views.completeness import Completeness, CurveSelection, completeness_of_job
-from tidegate.views.history import FILTERS, RECORD_ID, HistoryRecord, fold, records_page
+from tidegate.views.history import FILTERS, RECORD_ID, HistoryRecord, grouped, records_page
 from tidegate.views.late import LateRows, late_rows
 from tidegate.views.reader import Reader
 from tidegate.views.status import Explanation, JobStatus, SubstreamCounts, explanation_of, job_status
@@ -33,7 +33,7 @@ from tidegate.views.substreams import (
 
 HOLDERS = 3
 SUBSTREAMS_SHOWN = 50
-RUNS_SHOWN = 30
+GROUPS_SHOWN = 30
 """Number of rows of the history. A row shows one record, or a run of movements."""
 RECORDS_READ = 300
 """Maximum number of records in the rows of the history. The service reads one more, to detect further records."""
@@ -91,7 +91,7 @@ class JobPage:
     Attributes:
         selection: The selection of substreams, with defaults resolved.
         matching: Number of substreams that match the selection, on all pages.
-        history: A page of the history, latest first: runs of movements, and other records by themselves. With a filter
+        history: A page of the history, latest first: groups of movements, and other records alone. With a filter
             by kind, each record is by itself.
         next: Cursor of the next page of the history; None for the last page.
         all_substreams: All substreams of a small job; None for a large job.
@@ -163,14 +163,14 @@ async def _history(
     """Return the rows of the history, and the cursor of the next page. A filter by kind needs a read of its own."""
     if wanted.kind:
         kinds = FILTERS[wanted.kind]
-        found = await reader.store.reads.history(job, wanted.before or None, kinds=kinds, most=RUNS_SHOWN + 1)
-        page = records_page(found, RUNS_SHOWN)
+        found = await reader.store.reads.history(job, wanted.before or None, kinds=kinds, most=GROUPS_SHOWN + 1)
+        page = records_page(found, GROUPS_SHOWN)
         return [[record] for record in page["records"]], page["next"]
     page = records_page(found, RECORDS_READ)
-    runs = fold(page["records"])
-    if len(runs) <= RUNS_SHOWN:
-        return runs, page["next"]
-    return runs[:RUNS_SHOWN], runs[RUNS_SHOWN - 1][-1].id
+    groups = grouped(page["records"])
+    if len(groups) <= GROUPS_SHOWN:
+        return groups, page["next"]
+    return groups[:GROUPS_SHOWN], groups[GROUPS_SHOWN - 1][-1].id
 
 
 def _slowest(

@@ -69,7 +69,7 @@ async def read_late(reader: Reader, job: str, substream: SubstreamKey | None = N
 def late_rows(
     reader: Reader, job: str, known: replies.LateReply, substream: SubstreamKey | None = None, max_spans: int = 20
 ) -> LateRows:
-    """Return the late rows of a job or a substream as a record.
+    """Return the late rows of a job or a substream as an answer.
 
     Raises:
         SubstreamNotFound: If the substream is unknown and has no rows in any hour.

@@ -1,4 +1,4 @@
-"""Conversion of replies of the store to records, and a cache of the status of all jobs."""
+"""Conversion of replies of the store to answers, and a cache of the status of all jobs."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from tidegate.views.watermark import CommandResult, WatermarkState
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
-    """The store, with functions that convert its replies to records.
+    """The store, with functions that convert its replies to answers.
 
     Attributes:
         store: The store of all jobs.
@@ -36,11 +36,11 @@ class Reader:
         return attributes(state) | {"job": job, "watermark_token": self.issue_token(job, state)}
 
     def watermark(self, job: str, state: results.JobWatermark) -> WatermarkState:
-        """Return the watermark of a job as a record."""
+        """Return the watermark of a job as an answer."""
         return WatermarkState(**self.members(job, state))
 
     def command_result(self, job: str, result: results.Effect) -> CommandResult:
-        """Return the result of a command as a record."""
+        """Return the result of a command as an answer."""
         return CommandResult(**self.members(job, result.state), applied=result.applied)
 
     def command_json(self, job: str, result: results.Effect) -> bytes:

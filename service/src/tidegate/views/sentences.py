@@ -169,25 +169,25 @@ def record_details(record: Mapping[str, Any]) -> list[Fragment]:
     return _joined(parts)
 
 
-def run_title(run: Sequence[Mapping[str, Any]]) -> str:
-    """Return the number of emissions, and of movements of only C, among the records of a run."""
-    emissions = sum(record["kind"] == Kind.EMISSION for record in run)
-    counts = [(emissions, "emission", "emissions"), (len(run) - emissions, "movement of C", "movements of C")]
+def group_title(group: Sequence[Mapping[str, Any]]) -> str:
+    """Return the number of emissions, and of movements of only C, among the records of a group."""
+    emissions = sum(record["kind"] == Kind.EMISSION for record in group)
+    counts = [(emissions, "emission", "emissions"), (len(group) - emissions, "movement of C", "movements of C")]
     return ", ".join(f"{count:,} {one if count == 1 else many}" for count, one, many in counts if count)
 
 
-def run_details(run: Sequence[Mapping[str, Any]]) -> list[Fragment]:
-    """Return the details of a run of movements, latest first: the watermark, its holders, and the limits that acted."""
-    name, moved = ("W", "watermark") if run[0]["watermark"] is not None else ("C", "coalesced_watermark")
-    first, last = run[-1][moved], run[0][moved]
-    took = format_duration(run[0]["at_ms"] - run[-1]["at_ms"])
+def group_details(group: Sequence[Mapping[str, Any]]) -> list[Fragment]:
+    """Return the details of a group of movements, latest first: the watermark, its holders, and limits that acted."""
+    name, moved = ("W", "watermark") if group[0]["watermark"] is not None else ("C", "coalesced_watermark")
+    first, last = group[-1][moved], group[0][moved]
+    took = format_duration(group[0]["at_ms"] - group[-1]["at_ms"])
     parts: list[list[Fragment]] = []
     if first is not None and first != last:
         parts.append([f"{name} from ", Time(first), " to ", Time(last), f" in {took}"])
     elif last is not None:
         parts.append([f"{name} at ", Time(last)])
-    parts += _run_holders(run)
-    limits = Counter(limit["limit"] for record in run for limit in record.get("limits") or ())
+    parts += _group_holders(group)
+    limits = Counter(limit["limit"] for record in group for limit in record.get("limits") or ())
     parts += [[f"{limit} acted in {count:,} of them"] for limit, count in limits.items()]
     return _joined(parts)
 
@@ -232,15 +232,15 @@ def _movement_details(record: Mapping[str, Any]) -> list[list[Fragment]]:
     return parts + [[f"{limit['limit']} passed {limit['count']}"] for limit in record.get("limits") or ()]
 
 
-def _run_holders(run: Sequence[Mapping[str, Any]]) -> list[list[Fragment]]:
-    """Return how many movements of a run each holder held, as one part; an empty list if nothing held them."""
+def _group_holders(group: Sequence[Mapping[str, Any]]) -> list[list[Fragment]]:
+    """Return how many movements of a group each holder held, as one part; an empty list if nothing held them."""
     held = Counter(
-        tuple(holder_over_time({**record, "reason": record["held_by"]})) for record in run if record.get("held_by")
+        tuple(holder_over_time({**record, "reason": record["held_by"]})) for record in group if record.get("held_by")
     )
     if not held:
         return []
     longest = held.most_common(HOLDERS_NAMED)
-    if longest[0][1] == len(run):
+    if longest[0][1] == len(group):
         return [["held by ", *longest[0][0]]]
     named = [[*fragments, f" for {count:,}"] for fragments, count in longest]
     rest = held.total() - sum(count for _, count in longest)

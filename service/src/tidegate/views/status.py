@@ -88,7 +88,7 @@ class JobList(Answer):
 
 
 def job_status(reader: Reader, job: str, status: Status) -> JobStatus:
-    """Return the status of a job as a record.
+    """Return the status of a job as an answer.
 
     Raises:
         StateDamaged: If its configuration is not valid.

@@ -235,7 +235,7 @@ async def read_queries(reader: Reader, job: str) -> QueryTable:
 
 
 def query_table(reader: Reader, job: str, table: replies.QueriesReply) -> QueryTable:
-    """Return the table of a job's queries as a record."""
+    """Return the table of a job's queries as an answer."""
     return QueryTable(**reader.members(job, table.state), queries=table.rows)
 
 

@@ -29,8 +29,8 @@ def _etag(job: JobStatus) -> str:
 
 
 async def _answer(context: Context, job: str, status: int = HTTP_200_OK) -> Response:
-    record = await read_status(context.reader, job)
-    return json_answer(record, status, ETag=_etag(record))
+    answer = await read_status(context.reader, job)
+    return json_answer(answer, status, ETag=_etag(answer))
 
 
 async def _matching_version(context: Context, job: str, if_match: str) -> ConfigVersion:

@@ -136,7 +136,7 @@ end
 function queries.forget() state.changes.queries, state.changes.stored_queries = {}, {} end
 
 -- Return the observed time of a query, and the duration of its outages. Reports without batches ('') use the observed
--- time and the outages of the job. A late report of an outage does not move the time back.
+-- time and the unattended time of the job. A late report of an outage does not move the time back.
 function queries.observed_time(query)
   if query == '' then return job.observed_now, job.unattended end
   local of = queries.get(query)

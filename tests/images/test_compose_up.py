@@ -157,7 +157,8 @@ def _check_permissions(compose: Compose) -> None:
         return compose("exec", "valkey", "valkey-cli", "--no-auth-warning", "-u", user, *words)
 
     denied = dict(re.findall(r"acl_access_denied_(\w+):(\d+)", send("INFO", "stats")))
-    assert denied == dict.fromkeys(("auth", "cmd", "key", "channel"), "0")
+    assert denied.keys() >= {"auth", "cmd", "key", "channel"}  # later versions count more
+    assert set(denied.values()) == {"0"}
     for forbidden in (["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "*"], ["ACL", "LIST"], ["SET", "other", "1"]):
         assert "NOPERM" in send(*forbidden)
 

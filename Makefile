@@ -116,11 +116,11 @@ test-rest: $(SERVERS_READY) ## run the tests with clusters, browsers, servers an
 test-searches: $(READY) ## search for counterexamples at length: fuzzing, simulation, all orders, faults (ten minutes)
 	@$(PYTEST) -m fuzz --junitxml out/test/searches.xml
 
-# Without Maven, the tests with Kafka are skipped.
-WITH_KAFKA := if command -v mvn >/dev/null; then $(MAKE) --no-print-directory $(KAFKA_READY); fi
+# Without Maven, the tests with Kafka and with tables are skipped.
+WITH_MAVEN = if command -v mvn >/dev/null; then $(MAKE) --no-print-directory $(1); fi
 
 test-kafka: $(READY) ## run the tests with a Kafka broker, if Maven is installed
-	@$(WITH_KAFKA)
+	@$(call WITH_MAVEN,$(KAFKA_READY))
 	@$(PYTEST) --numprocesses 0 -p no:randomly -m kafka --junitxml out/test/kafka.xml
 
 TABLES_READY := $(VENV)/tables/.ready
@@ -133,11 +133,11 @@ $(TABLES_READY): tests/tables/jars.xml tests/tables/jars.sha256 $(READY)
 
 # Delta Lake and Iceberg are built for Spark 4.1, not for later versions.
 test-tables: $(READY) $(VENV)/spark-4.1/.ready ## run the tests with Delta Lake and Iceberg tables, if Maven is installed
-	@if command -v mvn >/dev/null; then $(MAKE) --no-print-directory $(TABLES_READY); fi
+	@$(call WITH_MAVEN,$(TABLES_READY))
 	@$(VENV)/spark-4.1/bin/python -m pytest --quiet $(OF_OLD_SPARK) --junitxml out/test/tables.xml tests/tables
 
 test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions of Spark (VERSIONS=4.1 selects one)
-	@$(WITH_KAFKA)
+	@$(call WITH_MAVEN,$(KAFKA_READY))
 	@for version in $(VERSIONS); do \
 	  echo "Spark $$version:"; \
 	  $(VENV)/spark-$$version/bin/python -m pytest --quiet --numprocesses 2 $(OF_OLD_SPARK) --junitxml out/test/spark-$$version.xml \

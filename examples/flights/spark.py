@@ -14,7 +14,7 @@ from examples.flights.settings import KAFKA_JARS, LOCAL, Settings
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 """Maven coordinates of Spark's Kafka connector. Spark downloads it from Maven Central when the session starts.
 
-There is none for Spark 4.3. This one works.
+Version 4.2.0 is the latest version, and works on Spark 4.3.
 """
 
 COLUMNS = "origin string, dest string, carrier string, flight long, departed_at timestamp, landed_at timestamp"

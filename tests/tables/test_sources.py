@@ -99,7 +99,7 @@ def test_rows_behind_the_limit_of_delta_hold_the_watermark(
 
 
 def test_a_silent_substream_does_not_hold_the_watermark(table: Table, idling: Job, checkpoint: str) -> None:
-    """The table always has new rows; each batch has read all of them."""
+    """The table always has new rows, and each batch reads all new rows."""
     sink = Sink()
     table.add(("a", 100_000), ("b", 40_000))
     at = [110_000]

@@ -54,7 +54,7 @@ class Terminated(Event):
 class Finished(Event):
     """The run has finished a batch, which Spark planned at ``at_s`` (Unix time) or later.
 
-    ``caught_up`` is the evidence in the progress of the batch; None if it is none, or the begin has contributed it.
+    ``caught_up`` is the evidence in its progress; None without evidence, or if the begin has contributed it.
     """
 
     batch_id: int

@@ -94,7 +94,7 @@ class WrittenEvidence:
 
     @classmethod
     def read(cls, documents: Checkpoint) -> "WrittenEvidence | None":
-        """Return the latest evidence; None if there is none."""
+        """Return the latest evidence; None if the listener has not written any."""
         document = documents.read(CAUGHT_UP)
         return None if document is None else cls(**document)
 

@@ -27,7 +27,7 @@ class BacklogBatch:
         batch_id: Id of the batch.
         stored: The pinned watermark by which its rows were classified.
         began_s: Unix time at which the batch began.
-        caught_up: The evidence that the batch contributes; None if it contributes none.
+        caught_up: The evidence that the batch contributes; None if it contributes no evidence.
         fold: The fold of its rows.
     """
 

@@ -47,7 +47,7 @@ class OpenBatch:
         acknowledged: Whether the coordinator has acknowledged the begin, and receives the reports and the commit. If
             not, the batch goes to the backlog.
         began: Processing time at which the batch began.
-        caught_up: The evidence that the batch contributes; None if it contributes none.
+        caught_up: The evidence that the batch contributes; None if it contributes no evidence.
     """
 
     batch: Batch

@@ -33,7 +33,7 @@ class BatchInput:
     """What the offsets tell about the input of a batch.
 
     Attributes:
-        caught_up: The evidence; None if there is none.
+        caught_up: The evidence; None without evidence.
         partitions: The substreams that are partitions of the source, also those without a row.
     """
 

@@ -254,7 +254,7 @@ class QueryProtocol:
         Args:
             age_s: Time since the substreams were caught up, in seconds.
             after_batch: The last batch that the query had finished at that time; None if it had finished none.
-            caught_up: The evidence. None: none; the heartbeat only tells that the query is alive.
+            caught_up: The evidence. None: no evidence; the heartbeat only tells that the query is alive.
 
         Raises:
             TidegateError: If the heartbeat fails. The next heartbeat carries newer evidence.

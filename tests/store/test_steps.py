@@ -299,7 +299,7 @@ def test_a_report_that_arrives_during_a_commit_counts(
         await store.begin(job_name, RUN, 0)
         names = [f"s{number}" for number in range(10)]
         await store.stage(job_name, RUN, 0, PartitionReport(0, dict.fromkeys(names, 100), dict.fromkeys(names, 1)))
-        loop, join = asyncio.get_running_loop(), pieces.join_reports
+        loop, join = asyncio.get_running_loop(), pieces.combine_reports
 
         def join_late(reports: Any) -> Any:
             joined = join(reports)
@@ -309,7 +309,7 @@ def test_a_report_that_arrives_during_a_commit_counts(
                 asyncio.run_coroutine_threadsafe(store.stage(job_name, RUN, 0, late), loop).result()
             return joined
 
-        monkeypatch.setattr(functions, "join_reports", join_late)
+        monkeypatch.setattr(functions, "combine_reports", join_late)
         result = await store.commit(job_name, RUN, 0, None, reported=11)
         assert (result.applied, result.state.watermark) == (True, 40)
         assert {row.substream: row.reported for row in (await store.reads.substreams(job_name)).rows}["a"] == 7
@@ -323,7 +323,7 @@ def test_reports_that_another_run_has_replaced_during_a_begin_do_not_count(
     driver: Driver, job_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The begin of the next batch commits the open batch. Another run may discard its reports in between."""
-    store, join, joins = driver.store, pieces.join_reports, list[int]()
+    store, join, joins = driver.store, pieces.combine_reports, list[int]()
     first, second, third = (Run("q", "c", run) for run in ("r1", "r2", "r3"))
 
     async def check() -> None:
@@ -344,7 +344,7 @@ def test_reports_that_another_run_has_replaced_during_a_begin_do_not_count(
                 asyncio.run_coroutine_threadsafe(take_over(), loop).result()
             return joined
 
-        monkeypatch.setattr(functions, "join_reports", join_late)
+        monkeypatch.setattr(functions, "combine_reports", join_late)
         assert (await store.begin(job_name, third, 1)).state.watermark == 40
         assert [row.substream for row in (await store.reads.substreams(job_name)).rows] == ["a"]
 

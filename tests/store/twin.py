@@ -165,7 +165,7 @@ class Twin:
             of_one = self.driver(self.store.reads.late(self.job, key, self.now))
             of_hours = {hour: of_each[key] for hour, of_each in ledger.of_substreams.items() if key in of_each}
             self._same((of_one.diverted, of_one.hours), (self.machine.diverted_rows.get(key, 0), of_hours))
-            self._same(of_one.counts, self.machine.counts.get(key, NO_ROWS))
+            self._same(of_one.counts, self.machine.row_counts.get(key, NO_ROWS))
         self._same(self._due(self.driver(self._next_change_ms())), self._due(self.machine.next_change_ms()))
         for interval_ms, kept in SAMPLES_KEPT.items():
             timeline = self.driver(self.store.reads.samples(self.job, interval_ms, kept, self.now))

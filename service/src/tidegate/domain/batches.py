@@ -316,7 +316,7 @@ def _account(job: JobState, query: str, accounting: BatchAccounting) -> None:
         job.total += counts
         job.diverted_total += diverted
         if key in job.substreams:
-            job.counts[key] = job.counts.get(key, NO_ROWS) + counts
+            job.row_counts[key] = job.row_counts.get(key, NO_ROWS) + counts
             job.diverted_rows[key] = job.diverted_rows.get(key, 0) + diverted
     known = {name: (query, name) for name in accounting.substreams if (query, name) in job.substreams}
     rows = ((known.get(name), of_hour) for name, of_hour in accounting.by_hour())
@@ -329,7 +329,7 @@ def _account(job: JobState, query: str, accounting: BatchAccounting) -> None:
 def heartbeat(
     job: JobState,
     run: Run,
-    observed_ms: int,
+    caught_up_ms: int,
     now_ms: int,
     waited_ms: int = 0,
     after_batch: int | None = None,
@@ -343,7 +343,7 @@ def heartbeat(
     Args:
         job: The job.
         run: The caller.
-        observed_ms: Processing time of the coordinator at which the query had no unread input.
+        caught_up_ms: Processing time of the coordinator at which the query had no unread input.
         now_ms: Processing time.
         waited_ms: Time that this run has waited for the coordinator since its start.
         after_batch: The last batch that the query had finished. If it is not the last batch that the coordinator has
@@ -364,7 +364,7 @@ def heartbeat(
     else:
         applies = after_batch in (None, query.latest)
     if applies:
-        until_ms = min(observed_ms, job.now_ms)
+        until_ms = min(caught_up_ms, job.now_ms)
         if caught_up is None:
             _advance_idle_clock(query, until_ms)
         else:

@@ -346,7 +346,7 @@ def _forget(job: JobState, keys: Sequence[SubstreamKey]) -> None:
     removed = [job.substreams.pop(key) for key in keys]
     _lower_maxima(job, removed)
     for key in keys:
-        for table in (job.counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):
+        for table in (job.row_counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):
             table.pop(key, None)
 
 
@@ -423,7 +423,7 @@ def _hand_over(job: JobState, query: str, successor: str) -> None:
         substream.last_event_ms = observed_time(job, successor)
         job.substreams[to] = substream
         job.substreams.pop((successor, PLACEHOLDER), None)
-        job.counts[to] = job.counts.get(to, NO_ROWS) + job.counts.pop(key, NO_ROWS)
+        job.row_counts[to] = job.row_counts.get(to, NO_ROWS) + job.row_counts.pop(key, NO_ROWS)
         for table in (job.reported_rows, job.future_rows, job.diverted_rows):
             table[to] = table.get(to, 0) + table.pop(key, 0)
         if key in job.delays:
@@ -538,7 +538,7 @@ def reset(job: JobState, now_ms: int, state_epoch: str, audit: AuditInfo = NO_AU
     _retain(job)
     for table in (job.substreams, job.queries, job.last_seen, job.holds):
         table.clear()
-    for counts in (job.counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):
+    for counts in (job.row_counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):
         counts.clear()
     job.delay_statistics, job.ledger = DelayStatistics(), Ledger()
     job.recorded = (None, None)

@@ -237,28 +237,28 @@ def state_of(substream: Substream, observed_ms: int, idle_timeout_ms: int | None
 def merge(job: JobState, watermarks: Sequence[int | None], idle_ones: Sequence[int | None], is_sweep: bool) -> bool:
     """Merge the watermarks of the substreams that count, and move C; return whether retention moved C.
 
-    If no substream counts, the merged watermark is the max watermark. It includes the watermarks of idle substreams
-    that follow the clock.
+    If no substream counts, their minimum is the max watermark. It includes the watermarks of idle substreams that
+    follow the clock.
     """
     before = job.coalesced_watermark
     max_watermark = highest(job.max_watermark, *watermarks, *idle_ones)
     has_risen, job.max_watermark = above(max_watermark, job.max_watermark), max_watermark
     job.all_idle = not watermarks
-    merged = job.max_watermark if job.all_idle else min(watermarks, key=by_value)
+    minimum = job.max_watermark if job.all_idle else min(watermarks, key=by_value)
     retained = None
     if job.retention is not None and (is_sweep or has_risen):
         sampled = job.retention.sample(job.processing_time.observed_ms, job.max_watermark)
         retained = sampled if is_sweep else None
-    offered = cap_by_holds(job, highest(merged, retained))
-    advance_coalesced(job, offer(job.config.throttle, offered, before, job.numbers))
-    if above(offered, job.merged_highest):
-        job.merged_highest = offered
-        job.throttled += job.coalesced_watermark == before and above(offered, before)
-    return above(job.coalesced_watermark, before) and above(job.coalesced_watermark, merged)
+    merged = cap_by_holds(job, highest(minimum, retained))
+    advance_coalesced(job, offer(job.config.throttle, merged, before, job.numbers))
+    if above(merged, job.merged_highest):
+        job.merged_highest = merged
+        job.throttled += job.coalesced_watermark == before and above(merged, before)
+    return above(job.coalesced_watermark, before) and above(job.coalesced_watermark, minimum)
 
 
 def merged_watermark(job: JobState) -> int | None:
-    """Return the value that C would have without the throttle."""
+    """Return the merged watermark: the value that C would have without the throttle."""
     return highest(job.merged_highest, job.coalesced_watermark)
 
 

@@ -77,7 +77,7 @@ class Substream:
 
     @property
     def counts(self) -> bool:
-        """Whether the substream counts towards the merged watermark."""
+        """Whether the substream counts towards the minimum."""
         return not (self.done or self.idle)
 
     @property
@@ -214,7 +214,7 @@ class JobState:
     last_seen: dict[str, int] = field(default_factory=dict)
     holds: dict[str, Hold] = field(default_factory=dict)
 
-    counts: dict[SubstreamKey, RowCounts] = field(default_factory=dict)
+    row_counts: dict[SubstreamKey, RowCounts] = field(default_factory=dict)
     reported_rows: dict[SubstreamKey, int] = field(default_factory=dict)
     future_rows: dict[SubstreamKey, int] = field(default_factory=dict)
     diverted_rows: dict[SubstreamKey, int] = field(default_factory=dict)

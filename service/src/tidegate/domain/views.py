@@ -144,7 +144,7 @@ def _substream(job: JobState, key: SubstreamKey, substream: Substream, now_ms: i
         policy=job.config.override_of(name),
         reported=job.reported_rows.get(key, 0),
         future_rows=job.future_rows.get(key, 0),
-        rows=job.counts.get(key, NO_ROWS),
+        rows=job.row_counts.get(key, NO_ROWS),
     )
 
 

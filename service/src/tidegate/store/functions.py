@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from tidegate.domain import errors
 from tidegate.store.clock import ClockGuard
 from tidegate.store.library import ACTIONS, PREFIX, READS, READS_TOGETHER, TOGETHER, library
-from tidegate.store.pieces import Pieces, join_reports
+from tidegate.store.pieces import Pieces, combine_reports
 from tidegate.store.pipelining import Words
 from tidegate.store.servers import Command, Servers
 
@@ -96,7 +96,7 @@ class Functions:
     async def run_commit(
         self, command: str, job: str, query: str, now_ms: int | None, pieces: Pieces, **arguments: Any
     ) -> Reply:
-        """Run a command that commits the open batch of a query, and join its staged reports if the command requires it.
+        """Run a command that commits the open batch of a query; combine its staged reports if the command requires it.
 
         Args:
             command: The command.
@@ -112,13 +112,13 @@ class Functions:
         reply = await self.run(command, job, now_ms, pieces, **arguments)
         while version := reply.get("join"):
             with self.around("staged"):
-                count, kinds = await asyncio.to_thread(join_reports, await self._staged(job, query))
-            joined = pieces.joined_with(version, count, kinds)
-            reply = await self.run(command, job, now_ms, joined, **arguments)
+                count, kinds = await asyncio.to_thread(combine_reports, await self._staged(job, query))
+            combined = pieces.combined_with(version, count, kinds)
+            reply = await self.run(command, job, now_ms, combined, **arguments)
         return reply
 
     async def _staged(self, job: str, query: str) -> Iterable[Mapping[str, Any]]:
-        """Return the staged reports of a query. If the version has changed since, the command requires another join."""
+        """Return the staged reports of a query. If the version has changed since, they must be combined again."""
         found: dict[int, Mapping[str, Any]] = {}
         cursor = "0"
         while True:

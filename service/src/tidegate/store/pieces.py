@@ -1,8 +1,8 @@
 """The columns of commands: lists with an entry per substream, cut into pieces.
 
 Redis serves no other client while a function runs. The coordinator therefore stores the columns of a large command in
-pieces, and the command visits one piece in each of its calls (``lua/steps.lua``). The coordinator also joins the
-staged reports of a large batch, because a function cannot join them in pieces.
+pieces, and the command visits one piece in each of its calls (``lua/steps.lua``). The coordinator also combines the
+staged reports of a large batch, because a function cannot combine them in pieces.
 """
 
 from collections import Counter
@@ -40,27 +40,27 @@ class Pieces:
         ranges: For each kind of columns, its first piece and its number of pieces.
         size: Number of members of the command.
         others: Small arguments of the command.
-        joined: The joined reports of the batch that the command commits: their version, the number of their row counts,
-            and the ranges of their pieces. None: the command joins them.
+        combined: The combined reports of the batch that the command commits: their version, the number of their row
+            counts, and the ranges of their pieces. None: the command combines them.
     """
 
     each: list[Any] = field(default_factory=list)
     ranges: dict[str, dict[str, int]] = field(default_factory=dict)
     size: int = 0
     others: Columns = field(default_factory=dict)
-    joined: Mapping[str, Any] | None = None
+    combined: Mapping[str, Any] | None = None
 
     @property
     def inline(self) -> Columns | None:
         """The columns as arguments of the command; None if they must be stored."""
-        if len(self.each) > 1 or self.joined is not None:
+        if len(self.each) > 1 or self.combined is not None:
             return None
         return {**self.each[0], **self.others} if self.each else self.others
 
     @property
     def stored(self) -> dict[str, Any]:
         """The arguments of the command, if the pieces are stored."""
-        return {**self.ranges, **self.others, "size": self.size, "joined": self.joined}
+        return {**self.ranges, **self.others, "size": self.size, "joined": self.combined}
 
     def encoded(self) -> "Pieces":
         """Return the pieces as MessagePack, unless they are arguments of the command."""
@@ -68,10 +68,10 @@ class Pieces:
             return self
         return replace(self, each=[msgspec.Raw(msgspec.msgpack.encode(piece)) for piece in self.each])
 
-    def joined_with(self, version: str, count: int, kinds: Mapping[str, Sequence[Columns]]) -> "Pieces":
-        """Return these pieces and those of joined reports; see :attr:`joined`."""
+    def combined_with(self, version: str, count: int, kinds: Mapping[str, Sequence[Columns]]) -> "Pieces":
+        """Return these pieces and those of combined reports; see :attr:`combined`."""
         both = replace(self, each=[*self.each])
-        both.joined = {**both.add(**kinds), "version": version, "count": count}
+        both.combined = {**both.add(**kinds), "version": version, "count": count}
         return both
 
     def add(self, **kinds: Sequence[Columns]) -> dict[str, dict[str, int]]:
@@ -265,8 +265,8 @@ def _with_members(members: Sequence[str], hours: Mapping[str, Sequence[int]]) ->
     }
 
 
-def join_reports(reports: Iterable[Columns]) -> tuple[int, dict[str, list[Columns]]]:
-    """Join the staged reports of a batch, as ``join`` in ``lua/batches.lua``.
+def combine_reports(reports: Iterable[Columns]) -> tuple[int, dict[str, list[Columns]]]:
+    """Combine the staged reports of a batch, as ``combine`` in ``lua/batches.lua``.
 
     Returns:
         The number of row counts, one per partition and member, and the pieces of each kind of columns.

@@ -68,8 +68,8 @@ end
 -- The staged reports of the open batch
 --
 -- The hash of a query contains a value for each report: its order and the packed report. The field is the digest of the
--- report, so that a repeated report replaces itself. A commit joins the reports. If they are large, the coordinator joins
--- them instead (join_reports in tidegate.store.pieces) and stores the result in pieces, because Redis would be blocked for
+-- report, so that a repeated report replaces itself. A commit combines the reports. If they are large, the coordinator combines
+-- them instead (combine_reports in tidegate.store.pieces) and stores the result in pieces, because Redis would be blocked for
 -- too long.
 
 -- Store a report: partition; members, event_times, watermarks; counted, rows, future_rows; delayed, delays (columns).
@@ -93,9 +93,10 @@ local function discard_staged(query)
   redis.call('UNLINK', key.staged(query.name), key.coming(query.name))
 end
 
--- Return the version of the reports of a query, which the coordinator must join before the batch commits; nil if they are
--- small, or if the coordinator has joined them. A join of other reports must be repeated, even if these are small.
-local function to_join(query)
+-- Return the version of the reports of a query, which the coordinator must combine before the batch commits; nil if they
+-- are small, or if the coordinator has combined them. If it has combined other reports, it must do so again, even if these
+-- are small.
+local function to_combine(query)
   local version = query.begun_by .. ' ' .. query.latest .. ' ' .. query.staged
   if args.joined then return args.joined.version ~= version and version or nil end
   -- A member can have an entry in counted and in delayed.
@@ -134,48 +135,48 @@ local function columns_of(by_partition)
   return columns
 end
 
--- Join the reports of a query: members with their highest max_event_times and watermarks (columns, false: none); rows and
+-- Combine the reports of a query: members with their highest max_event_times and watermarks (columns, false: none); rows and
 -- future_rows (for each partition, a list of members and a list of values), delayed and delays (columns, with a member for
 -- each partition), and count (the number of values in rows).
-local function join(query)
+local function combine(query)
   local reports = redis.call('HVALS', key.staged(query))
   for i, packed in ipairs(reports) do reports[i] = staged_report(packed) end
   table.sort(reports, function(a, b) return a.order < b.order end)
-  local joined = {members = {}, max_event_times = {}, watermarks = {}, delayed = {}, delays = {}, count = 0}
+  local combined = {members = {}, max_event_times = {}, watermarks = {}, delayed = {}, delays = {}, count = 0}
   local event_times, watermarks, is_listed, rows, future_rows, delays = {}, {}, {}, {}, {}, {}
   for _, report in ipairs(reports) do
     raise_each(event_times, report.members, report.event_times)
     raise_each(watermarks, report.members, report.watermarks)
-    joined.count = joined.count + set_each(rows, report.partition, report.counted, report.rows)
+    combined.count = combined.count + set_each(rows, report.partition, report.counted, report.rows)
     set_each(future_rows, report.partition, report.counted, report.future_rows)
     set_each(delays, report.partition, report.delayed, report.delays)
     for _, member in ipairs(report.counted) do
       if not is_listed[member] then
-        is_listed[member], joined.members[#joined.members + 1] = true, member
+        is_listed[member], combined.members[#combined.members + 1] = true, member
       end
     end
   end
-  for i, member in ipairs(joined.members) do
-    joined.max_event_times[i], joined.watermarks[i] = event_times[member] or false, watermarks[member]
+  for i, member in ipairs(combined.members) do
+    combined.max_event_times[i], combined.watermarks[i] = event_times[member] or false, watermarks[member]
   end
-  joined.rows, joined.future_rows = columns_of(rows), columns_of(future_rows)
+  combined.rows, combined.future_rows = columns_of(rows), columns_of(future_rows)
   for _, of_partition in ipairs(columns_of(delays)) do
     for i, member in ipairs(of_partition[1]) do
-      joined.delayed[#joined.delayed + 1], joined.delays[#joined.delays + 1] = member, of_partition[2][i]
+      combined.delayed[#combined.delayed + 1], combined.delays[#combined.delays + 1] = member, of_partition[2][i]
     end
   end
-  return joined
+  return combined
 end
 
--- Return the joined reports of a query, if the coordinator has not joined them.
-local function joined_here(query)
+-- Return the combined reports of a query, if the coordinator has not combined them.
+local function combined_here(query)
   local changes = state.changes
-  if changes.joined_query ~= query.name then changes.joined_query, changes.joined = query.name, join(query.name) end
-  return changes.joined
+  if changes.combined_query ~= query.name then changes.combined_query, changes.combined = query.name, combine(query.name) end
+  return changes.combined
 end
 
 -- Return the number of row counts that are staged, one per partition and member.
-local function count_staged(query) return args.joined and args.joined.count or joined_here(query).count end
+local function count_staged(query) return args.joined and args.joined.count or combined_here(query).count end
 
 -- Record that no batch of a query is open, and discard the staged reports.
 local function close(query)
@@ -189,13 +190,13 @@ end
 -- progress has commits. progress.has_left: whether a substream that follows the clock has become idle. The last phase is followed
 -- by an evaluation.
 local function commit_staged(name)
-  -- Return a function that calls visit(piece) for the pieces of the joined reports that have a column. It returns
+  -- Return a function that calls visit(piece) for the pieces of the combined reports that have a column. It returns
   -- whether pieces remain.
   local function each(column)
     return function(progress, visit)
       if not progress.commits then return false end
       if args.joined then return steps.pieces(progress, args.joined[column], visit) end
-      visit(joined_here(queries.get(name)))
+      visit(combined_here(queries.get(name)))
       return false
     end
   end
@@ -236,7 +237,7 @@ function batches.give_up(query)
   close(query)
 end
 
--- Staged: return some of the staged reports of a query, which the coordinator joins before the batch commits.
+-- Staged: return some of the staged reports of a query, which the coordinator combines before the batch commits.
 -- args   query, cursor (0: the first reports)
 -- reply  cursor (0: no more reports), reports: each with its order, and members, event_times, watermarks, counted, rows,
 --        future_rows, delayed and delays (columns)
@@ -252,9 +253,9 @@ end
 -- of a later batch commits the open batch, because Spark begins batch N only after batch N - 1 has returned. If the open
 -- batch is large, this runs in steps.
 -- args   token, run, batch_id, known (whether the client has a pinned watermark), pinned_watermark, keep, waited_ms,
---        input_age_ms (absent: unknown), joined (absent: see to_join): version, and ranges of pieces
+--        input_age_ms (absent: unknown), joined (absent: see to_combine): version, and ranges of pieces
 -- reply  pinned_watermark, replayed, joined, latest_event_time, previous_batch_id, previous_open, revision; or join: the
---        version of the reports of the open batch, which the coordinator must join
+--        version of the reports of the open batch, which the coordinator must combine
 -- errors query_fenced, query_retired, checkpoint_conflict, batch_forgotten, pinned_watermark_conflict, job_complete
 
 local function begun(pinned, replayed, joined, previous, was_open)
@@ -306,7 +307,7 @@ local function start(progress)
     known, pinned = true, number(stored)
   end
   if job.is_complete and not is_replay then refuse('job_complete') end
-  local version = not is_replay and query.open and to_join(query)
+  local version = not is_replay and query.open and to_combine(query)
   if version then return {map = {join = version}} end
 
   emission.accept_token(args.token)
@@ -399,9 +400,9 @@ end
 --        input was read up to this time; absent: the time of the begin counts for all members); members, counts (a
 --        column for each row class),
 --        disposition (dropped or diverted), hours_of_job and hours (see ledger.add), or stored pieces of these columns:
---        stored, members (range); joined (absent: see to_join): version, count, and ranges of pieces
+--        stored, members (range); joined (absent: see to_combine): version, count, and ranges of pieces
 -- reply  applied: false if the batch was already committed; or join: the version of the reports, which the coordinator
---        must join
+--        must combine
 -- errors query_fenced, query_retired, batch_not_begun, reports_missing
 
 -- Add a column of counts to the totals of the job and of its substreams.
@@ -429,7 +430,7 @@ function commands.commit()
       reply.load()
       local query = query_of_batch(args.run, args.batch_id)
       progress.commits = query.open and args.batch_id == query.latest or false
-      local version = progress.commits and to_join(query)
+      local version = progress.commits and to_combine(query)
       if version then return {map = {join = version}} end
       if progress.commits and args.reported then
         local missing = args.reported - count_staged(query)

@@ -44,7 +44,7 @@ local function run(cap, is_sweep, has_left)
   local before, was_all_idle = job.coalesced_watermark, job.all_idle
   local is_retained = emission.merge(cap, is_sweep, has_left)
   if above(job.coalesced_watermark, before) then
-    if is_retained then record_limit('max_retention_ms', emission.active_sets()) end
+    if is_retained then record_limit('max_retention_ms', emission.counting_sets()) end
     for _, limit in ipairs(config.has_followers and constants.POLICY_LIMITS or {}) do
       record_limit(limit, {{key.lagged(limit), 0}})
     end
@@ -299,7 +299,7 @@ local function retained(has_risen, is_sweep)
   return is_sweep and sampled or nil
 end
 
--- Merge the active substreams, and move C. cap: bound of watermarks that follow the clock. is_sweep: retention may
+-- Merge the counting substreams, and move C. cap: bound of watermarks that follow the clock. is_sweep: retention may
 -- act. has_left: see followers.evaluate. Return whether retention moved C.
 function emission.merge(cap, is_sweep, has_left)
   local before, max_before = job.coalesced_watermark, job.max_watermark
@@ -311,23 +311,23 @@ function emission.merge(cap, is_sweep, has_left)
     local _, last = values.highest_of(key.active)
     job.max_watermark = highest(last, job.max_watermark)
   end
-  local merged
+  local minimum
   job.all_idle = lowest == math.huge and 1 or nil
   if job.all_idle then
-    merged = job.max_watermark
+    minimum = job.max_watermark
   elseif lowest > -math.huge then
-    merged = lowest
+    minimum = lowest
   end
-  local offered = holds.cap(highest(retained(above(job.max_watermark, max_before), is_sweep), merged))
-  emission.advance(throttle.candidate(offered))
-  if above(offered, job.merged_highest) then
-    job.merged_highest = offered
-    if above(offered, before) and job.coalesced_watermark == before then job.throttled = (job.throttled or 0) + 1 end
+  local merged = holds.cap(highest(retained(above(job.max_watermark, max_before), is_sweep), minimum))
+  emission.advance(throttle.candidate(merged))
+  if above(merged, job.merged_highest) then
+    job.merged_highest = merged
+    if above(merged, before) and job.coalesced_watermark == before then job.throttled = (job.throttled or 0) + 1 end
   end
-  return above(job.coalesced_watermark, before) and above(job.coalesced_watermark, merged)
+  return above(job.coalesced_watermark, before) and above(job.coalesced_watermark, minimum)
 end
 
--- Return the value that C would have without the throttle.
+-- Return the merged watermark: the value that C would have without the throttle.
 function emission.merged_watermark() return highest(job.merged_highest, job.coalesced_watermark) end
 
 -- Raise C to a watermark; a lower watermark changes nothing.
@@ -337,9 +337,9 @@ function emission.advance(coalesced_watermark)
   end
 end
 
--- Return the sorted sets of the active substreams, each with the number that turns a score into the watermark at the last
--- evaluation, by addition.
-function emission.active_sets()
+-- Return the sorted sets of the counting substreams, each with the number that turns a score into the watermark at the
+-- last evaluation, by addition.
+function emission.counting_sets()
   if not config.has_followers then return {{key.active, 0}} end
   return {{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}
 end
@@ -377,10 +377,10 @@ function emission.slowest_first(sets, most, after)
   return rows
 end
 
--- Return the active substream with the lowest watermark, and that watermark at the last evaluation; nil if no substream
--- is active.
+-- Return the counting substream with the lowest watermark, and that watermark at the last evaluation; nil if no substream
+-- counts.
 function emission.slowest()
-  local first = emission.slowest_first(emission.active_sets(), 1)[1]
+  local first = emission.slowest_first(emission.counting_sets(), 1)[1]
   if first then return first.member, first.watermark > -math.huge and first.watermark or nil end
 end
 

@@ -7,13 +7,13 @@ local membership, max_event_times = {}, {}
 
 -- The members of a job. Each member is in exactly one of these sorted sets.
 
-local function active_sets()
+local function counting_sets()
   if not config.has_followers then return {key.active} end
   return {key.active, key.constant, key.advancing}
 end
 
 local function all_sets()
-  local sets = active_sets()
+  local sets = counting_sets()
   sets[#sets + 1] = key.frozen
   if config.has_followers then sets[#sets + 1], sets[#sets + 2] = key.idle_constant, key.idle_advancing end
   return sets
@@ -27,7 +27,7 @@ end
 
 -- Return the number of members, with placeholders.
 function membership.count() return size_of(all_sets()) end
-function membership.count_active() return size_of(active_sets()) end
+function membership.number_counting() return size_of(counting_sets()) end
 
 function membership.all()
   local members = {}

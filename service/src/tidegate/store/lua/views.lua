@@ -13,7 +13,7 @@ function commands.status()
   local missing = redis.call('SMEMBERS', key.missing_queries)
   local done = redis.call('ZCARD', key.done)
   local known = membership.count() - #missing
-  local active = membership.count_active()
+  local active = membership.number_counting()
   local idle = membership.count() - active - done
   for _, query in ipairs(missing) do
     if redis.call('ZSCORE', key.active, query .. '/') then active = active - 1 else idle = idle - 1 end
@@ -64,7 +64,7 @@ end
 local function find_slowest()
   if args.slowest == 0 then return {} end
   local found, most = {}, args.slowest + redis.call('SCARD', key.missing_queries)
-  for _, row in ipairs(emission.slowest_first(emission.active_sets(), most, args.after)) do
+  for _, row in ipairs(emission.slowest_first(emission.counting_sets(), most, args.after)) do
     if #found < args.slowest and policy.name_of(row.member) ~= '' then found[#found + 1] = row.member end
   end
   return found
@@ -223,7 +223,7 @@ end
 
 function commands.distribution()
   clock.load()
-  local sets = emission.active_sets()
+  local sets = emission.counting_sets()
   local frozen = {{key.frozen, 0}, {key.idle_constant, 0}, {key.idle_advancing, job.evaluated or 0}}
   if job.is_complete then  -- all substreams are done
     for _, set in ipairs(sets) do frozen[#frozen + 1] = set end
@@ -265,7 +265,7 @@ function commands.explain()
       last_seen_ms = number(redis.call('ZSCORE', key.last_seen, query))}}
   end
 
-  local rows, behind = {}, emission.slowest_first(emission.active_sets(), most)
+  local rows, behind = {}, emission.slowest_first(emission.counting_sets(), most)
   for i = 1, math.min(most, #behind) do
     local one = behind[i]
     local query = policy.query_of(one.member)

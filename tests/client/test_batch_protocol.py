@@ -18,7 +18,7 @@ from tidegate_spark import Job, limiting_lag
 from tidegate_spark.errors import Refused
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.batches import MAX_CAUGHT_UP
-from tidegate_spark.protocol.evidence import CaughtUp
+from tidegate_spark.protocol.evidence import Evidence
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage
 
 
@@ -451,10 +451,10 @@ def test_a_partition_that_was_read_to_its_end_does_not_hold_a_query_with_a_backl
     run = runs.run(job)
     run.batch(0, None, busy=100_000, silent=40_000, behind=50_000)
     clock.advance(3)
-    run.batch(1, CaughtUp(frozenset({"silent"})), busy=110_000)
+    run.batch(1, Evidence(frozenset({"silent"})), busy=110_000)
     assert states(job) == {"busy": "active", "silent": "idle", "behind": "blocked"}
     assert job.status()["watermark"] == 40_000
-    run.batch(2, CaughtUp(), busy=120_000)
+    run.batch(2, Evidence(), busy=120_000)
     assert states(job) == {"busy": "active", "silent": "idle", "behind": "idle"}
 
 
@@ -464,9 +464,9 @@ def test_a_batch_with_unread_input_is_no_evidence(own: LocalCoordinator, runs: R
     run.batch(0, None, a=100_000, b=40_000)
     clock.advance(3)
     run.batch(1, None, a=110_000)
-    run.beat(1, caught_up=None)
+    run.beat(1, evidence=None)
     assert states(job) == {"a": "active", "b": "blocked"}
-    run.beat(1, caught_up=CaughtUp(frozenset({"b"})))
+    run.beat(1, evidence=Evidence(frozenset({"b"})))
     assert states(job) == {"a": "active", "b": "idle"}
 
 
@@ -477,12 +477,12 @@ def test_under_available_now_the_latest_offsets_are_those_of_the_start(
     run = runs.run(job, available_now=True)
     run.batch(0, None, a=100_000, b=40_000)
     clock.advance(2.5)
-    run.batch(1, CaughtUp(), a=110_000)  # all input up to the start of the run
+    run.batch(1, Evidence(), a=110_000)  # all input up to the start of the run
     assert states(job) == {"a": "active", "b": "blocked"}
     run.beat(1)
     assert states(job) == {"a": "active", "b": "blocked"}, "an idle trigger has not asked for later input"
     run = runs.run(job, available_now=True)
-    run.batch(2, CaughtUp(), a=120_000)
+    run.batch(2, Evidence(), a=120_000)
     assert states(job) == {"a": "active", "b": "idle"}
 
 
@@ -494,7 +494,7 @@ def test_a_run_that_commits_the_batch_of_another_confirms_no_more(
     run = runs.run(job)
     run.batch(0, None, a=100_000, b=40_000, c=50_000)
     clock.advance(3)
-    run.begin(1, CaughtUp(frozenset({"b"})))
+    run.begin(1, Evidence(frozenset({"b"})))
     run = runs.run(job)
     run.batch(1, None, a=110_000)
     assert states(job) == {"a": "active", "b": "blocked", "c": "blocked"}
@@ -505,13 +505,13 @@ def test_a_backlog_batch_with_unread_input_is_no_evidence(
 ) -> None:
     job = continuing_job(own, idle_timeout=timedelta(seconds=2))
     run = runs.run(job)
-    run.batch(0, CaughtUp(), a=100_000, b=40_000)
-    opened = run.begin(1, CaughtUp(frozenset({"b"})))
+    run.batch(0, Evidence(), a=100_000, b=40_000)
+    opened = run.begin(1, Evidence(frozenset({"b"})))
     own.stop()
     clock.advance(0.1)
     run.report(opened, fold(a=110_000))
     run.commit(opened, fold(a=110_000))
-    run.batch(2, CaughtUp(frozenset({"b"})), a=120_000)
+    run.batch(2, Evidence(frozenset({"b"})), a=120_000)
     own.start()
     until(lambda: run.flush(), "the backlog is sent")
     clock.advance(5)
@@ -530,7 +530,7 @@ def test_more_substreams_than_fit_into_a_call_are_confirmed_in_turns(
     clock.advance(3)
     idle = []
     for batch_id in (1, 2):
-        run.batch(batch_id, CaughtUp(frozenset(names)), busy=100_000 + batch_id)
+        run.batch(batch_id, Evidence(frozenset(names)), busy=100_000 + batch_id)
         idle.append(job.status()["substreams"]["idle"])
     assert idle == [MAX_CAUGHT_UP, len(names)]
 
@@ -546,13 +546,13 @@ def test_partitions_of_the_source_hold_the_watermark_before_their_first_row(
     run.commit(opened, fold(a=100_000))
     assert job.status()["watermark"] is None
     clock.advance(3)
-    opened = run.begin(1, CaughtUp(frozenset({"b"})), frozenset({"a", "b"}))
+    opened = run.begin(1, Evidence(frozenset({"b"})), frozenset({"a", "b"}))
     run.report(opened, fold(a=110_000))
     run.commit(opened, fold(a=110_000))
     assert states(job) == {"a": "active", "b": "idle"}, "proven empty for the timeout"
     assert job.status()["watermark"] == 100_000
     job.evict("q", ["b"])
-    opened = run.begin(2, CaughtUp(frozenset({"b"})), frozenset({"a", "b", "c"}))
+    opened = run.begin(2, Evidence(frozenset({"b"})), frozenset({"a", "b", "c"}))
     assert states(job).keys() == {"a", "c"}, "an evicted partition is not declared again"
     run.report(opened, fold(a=120_000))
     run.commit(opened, fold(a=120_000))

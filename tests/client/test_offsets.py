@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql.streaming.listener import SourceProgress
 
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
-from tidegate_spark.sources.offsets import Evidence, PartitionNames, SourceOffsets, evidence_of, known_of
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, Evidence, ProcessingTime
+from tidegate_spark.sources.offsets import PartitionNames, ReadPartitions, SourceOffsets, input_of, partitions_read
 from tidegate_spark.sources.plan import StreamSources
-from tidegate_spark.sources.running import DriverEvidence, ProgressEvidence, QueryOffsets
+from tidegate_spark.sources.running import DriverEvidenceReader, ProgressEvidenceReader, QueryOffsets
 from tidegate_spark.sources.transactions import PartitionEnds
 
 BY_PARTITION = PartitionNames(("topic", "partition"))
@@ -22,17 +22,17 @@ def kafka(end: str, latest: str | None, committed: str | None = None) -> SourceO
 
 def test_a_batch_that_ends_at_the_latest_offsets_has_all_input() -> None:
     """Texts of Spark and of Spark Connect differ in blanks, and perhaps in the order of members."""
-    evidence = evidence_of([kafka('{"t":{"0":5,"1":7}}', '{"t": {"1": 7, "0": 5}}')])
-    assert evidence == Evidence(True, frozenset({("t", 0), ("t", 1)}))
-    assert known_of(evidence, None).caught_up == CaughtUp()
+    evidence = partitions_read([kafka('{"t":{"0":5,"1":7}}', '{"t": {"1": 7, "0": 5}}')])
+    assert evidence == ReadPartitions(True, frozenset({("t", 0), ("t", 1)}))
+    assert input_of(evidence, None).evidence == Evidence()
 
 
 def test_a_limit_on_the_size_of_batches_hides_no_input() -> None:
     """Partition 1 is silent, partition 0 has a backlog, and partition 2 is new."""
-    evidence = evidence_of([kafka('{"t":{"0":5,"1":7}}', '{"t":{"0":900,"1":7,"2":1}}')])
-    assert evidence == Evidence(False, frozenset({("t", 1)}), frozenset({("t", 0), ("t", 2)}))
-    assert known_of(evidence, BY_PARTITION).caught_up == CaughtUp(frozenset({"t/1"}))
-    assert known_of(evidence, None).caught_up is None, "another substream may have rows in any partition"
+    evidence = partitions_read([kafka('{"t":{"0":5,"1":7}}', '{"t":{"0":900,"1":7,"2":1}}')])
+    assert evidence == ReadPartitions(False, frozenset({("t", 1)}), frozenset({("t", 0), ("t", 2)}))
+    assert input_of(evidence, BY_PARTITION).evidence == Evidence(frozenset({"t/1"}))
+    assert input_of(evidence, None).evidence is None, "another substream may have rows in any partition"
 
 
 @pytest.mark.parametrize(
@@ -45,27 +45,29 @@ def test_a_limit_on_the_size_of_batches_hides_no_input() -> None:
     ],
 )
 def test_a_substream_is_caught_up_if_all_of_its_partitions_are(columns: tuple[str, ...], caught_up: set[str]) -> None:
-    evidence = evidence_of([kafka('{"a":{"0":1,"1":2},"b":{"0":3,"1":4}}', '{"a":{"0":9,"1":2},"b":{"0":3,"1":4}}')])
+    evidence = partitions_read(
+        [kafka('{"a":{"0":1,"1":2},"b":{"0":3,"1":4}}', '{"a":{"0":9,"1":2},"b":{"0":3,"1":4}}')]
+    )
     assert PartitionNames(columns).of(evidence) == caught_up
 
 
 def test_less_input_than_the_minimum_for_a_batch_is_unread() -> None:
     """Spark is idle under minOffsetsPerTrigger although a partition has rows."""
     idle = [kafka('{"t":{"0":5,"1":7}}', '{"t":{"0":5,"1":9}}', '{"t":{"0":5,"1":7}}')]
-    assert evidence_of(idle, is_idle=True) == Evidence(False, frozenset({("t", 0)}), frozenset({("t", 1)}))
+    assert partitions_read(idle, is_idle=True) == ReadPartitions(False, frozenset({("t", 0)}), frozenset({("t", 1)}))
 
 
 def test_the_rows_of_an_unfinished_batch_are_unread() -> None:
     planned = [kafka('{"t":{"0":6}}', '{"t":{"0":6}}', '{"t":{"0":5}}')]
-    assert evidence_of(planned).all_caught_up is True
-    assert evidence_of(planned, is_idle=True).all_caught_up is False
-    assert evidence_of([kafka('{"t":{"0":6}}', '{"t":{"0":6}}', None)], is_idle=True).all_caught_up is False
+    assert partitions_read(planned).all_caught_up is True
+    assert partitions_read(planned, is_idle=True).all_caught_up is False
+    assert partitions_read([kafka('{"t":{"0":6}}', '{"t":{"0":6}}', None)], is_idle=True).all_caught_up is False
 
 
 def test_a_batch_that_an_earlier_run_has_planned_proves_nothing() -> None:
     """Spark has not asked Kafka for the latest offsets yet."""
-    evidence = evidence_of([kafka('{"t":{"0":6}}', None)])
-    assert known_of(evidence, BY_PARTITION).caught_up == CaughtUp(frozenset())
+    evidence = partitions_read([kafka('{"t":{"0":6}}', None)])
+    assert input_of(evidence, BY_PARTITION).evidence == Evidence(frozenset())
 
 
 FILES, MARKERS = SourceOffsets('{"logOffset":3}', None), SourceOffsets('{"watermark": 5, "run": "a"}', None)
@@ -91,7 +93,7 @@ AT_END, BEHIND = kafka('{"t":{"0":6}}', '{"t":{"0":6}}'), kafka('{"t":{"0":6}}',
     ],
 )
 def test_all_sources_count(sources: list[SourceOffsets], all_caught_up: bool) -> None:
-    assert evidence_of(sources).all_caught_up is all_caught_up
+    assert partitions_read(sources).all_caught_up is all_caught_up
 
 
 AT = ProcessingTime(100.0, 0.0)
@@ -106,7 +108,7 @@ class Unasked:
 
 def test_offsets_that_cannot_be_read_prove_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Another rule would make substreams idle that have unread rows. The log says once why the watermark waits."""
-    read = DriverEvidence(
+    read = DriverEvidenceReader(
         cast(QueryOffsets, Unasked()), BY_PARTITION, None, QueryLog("j", "q"), lambda: False, lambda: AT
     )
     assert read.of_batch() == NOTHING_KNOWN
@@ -130,7 +132,7 @@ def test_an_open_transaction_is_no_silence() -> None:
     """Spark's latest offset ends before the first record of an open transaction."""
     source, times = Source(), iter(range(100))
     at = [ProcessingTime(float(time), 0.0) for time in range(100)]
-    read = DriverEvidence(
+    read = DriverEvidenceReader(
         cast(QueryOffsets, source),
         BY_PARTITION,
         cast(PartitionEnds, source),
@@ -138,13 +140,13 @@ def test_an_open_transaction_is_no_silence() -> None:
         lambda: False,
         lambda: at[next(times)],
     )
-    assert read.of_batch().caught_up == CaughtUp(), "without an earlier read, the current ends count"
+    assert read.of_batch().evidence == Evidence(), "without an earlier read, the current ends count"
     source.high_watermark = 9  # a transaction begins
-    assert read.of_batch().caught_up == CaughtUp(None, at[0]), "up to the time of the earlier read"
-    assert read.of_batch().caught_up == CaughtUp(frozenset(), at[1])
+    assert read.of_batch().evidence == Evidence(None, at[0]), "up to the time of the earlier read"
+    assert read.of_batch().evidence == Evidence(frozenset(), at[1])
     source.end = source.latest = 9  # it is committed, and its records are read
     source.high_watermark = 12  # others have arrived
-    assert read.of_batch().caught_up == CaughtUp(None, at[2]), "the transaction was open, and is read"
+    assert read.of_batch().evidence == Evidence(None, at[2]), "the transaction was open, and is read"
 
 
 def progress(description: str, end: str, latest: str) -> SourceProgress:
@@ -152,23 +154,23 @@ def progress(description: str, end: str, latest: str) -> SourceProgress:
 
 
 def test_under_spark_connect_the_progress_of_a_batch_is_evidence() -> None:
-    evidence = ProgressEvidence(StreamSources(), BY_PARTITION)
+    evidence = ProgressEvidenceReader(StreamSources(), BY_PARTITION)
     read = progress("KafkaV2[Subscribe[t]]", '{"t":{"0":5,"1":7}}', '{"t":{"0":5,"1":7}}')
     behind = progress("KafkaV2[Subscribe[t]]", '{"t":{"0":5,"1":7}}', '{"t":{"0":900,"1":7}}')
     files = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "null")
     unknown = progress("DeltaSource[file:/in]", '{"reservoirVersion":3}', "null")
-    assert evidence.of_progress([read, files]) == BatchInput(CaughtUp(), frozenset({"t/0", "t/1"}))
-    assert evidence.of_progress([behind]).caught_up == CaughtUp(frozenset({"t/1"}))
+    assert evidence.of_progress([read, files]) == BatchInput(Evidence(), frozenset({"t/0", "t/1"}))
+    assert evidence.of_progress([behind]).evidence == Evidence(frozenset({"t/1"}))
     of_classic_session = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "None")
-    assert evidence.of_progress([files]).caught_up == CaughtUp()
-    assert evidence.of_progress([of_classic_session]).caught_up == CaughtUp()
-    assert evidence.of_progress([unknown]).caught_up == CaughtUp(frozenset())
-    limited = ProgressEvidence(StreamSources(has_file_limit=True), None)
-    assert limited.of_progress([files]).caught_up is None
-    declared = ProgressEvidence(StreamSources(has_file_limit=True, are_complete=True), None)
-    assert declared.of_progress([files, unknown]).caught_up == CaughtUp()
-    assert declared.of_progress([behind]).caught_up is None, "for Kafka, only the offsets count"
-    assert (evidence.when_idle(), ProgressEvidence(StreamSources(has_minimum=True), None).when_idle()) == (
-        CaughtUp(),
+    assert evidence.of_progress([files]).evidence == Evidence()
+    assert evidence.of_progress([of_classic_session]).evidence == Evidence()
+    assert evidence.of_progress([unknown]).evidence == Evidence(frozenset())
+    limited = ProgressEvidenceReader(StreamSources(has_file_limit=True), None)
+    assert limited.of_progress([files]).evidence is None
+    declared = ProgressEvidenceReader(StreamSources(has_file_limit=True, are_complete=True), None)
+    assert declared.of_progress([files, unknown]).evidence == Evidence()
+    assert declared.of_progress([behind]).evidence is None, "for Kafka, only the offsets count"
+    assert (evidence.when_idle(), ProgressEvidenceReader(StreamSources(has_minimum=True), None).when_idle()) == (
+        Evidence(),
         None,
     )

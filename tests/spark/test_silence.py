@@ -1,4 +1,4 @@
-"""Evidence of silence: a query must have processed all available input, at a known time."""
+"""ReadPartitions of silence: a query must have processed all available input, at a known time."""
 
 import json
 import time

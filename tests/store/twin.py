@@ -183,7 +183,7 @@ class Twin:
         """
         if next_change_ms is None:
             return None
-        return min(max(next_change_ms, self.machine.processing_time.observed_ms + 1), EXACT_DOUBLE.highest)
+        return min(max(next_change_ms, self.machine.moment.observed_ms + 1), EXACT_DOUBLE.highest)
 
     def close(self) -> None:
         self.driver.close()

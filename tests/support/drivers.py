@@ -11,14 +11,14 @@ from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.effects import Procedure, run
-from tidegate_spark.protocol.evidence import BatchInput, CaughtUp
+from tidegate_spark.protocol.evidence import BatchInput, Evidence
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.retry import ONE_ATTEMPT
 from tidegate_spark.protocol.session import DriverSession, perform_on_files
 from tidegate_spark.protocol.settings import QuerySettings
 
 Result = TypeVar("Result")
-ALL_INPUT = CaughtUp()
+ALL_INPUT = Evidence()
 
 
 def fold(**max_event_times: int) -> Fold:
@@ -81,11 +81,11 @@ class Run:
         self.runs, self.session = runs, session
 
     def begin(
-        self, batch_id: int, caught_up: CaughtUp | None = ALL_INPUT, partitions: frozenset[str] = frozenset()
+        self, batch_id: int, evidence: Evidence | None = ALL_INPUT, partitions: frozenset[str] = frozenset()
     ) -> OpenBatch:
         """Plan and begin a batch."""
         self.runs.plan(batch_id)
-        return self.session.run(self.session.protocol.begin(batch_id, BatchInput(caught_up, partitions)))
+        return self.session.run(self.session.protocol.begin(batch_id, BatchInput(evidence, partitions)))
 
     def report(self, opened: OpenBatch, fold: Fold) -> None:
         """Report an open batch."""
@@ -95,17 +95,17 @@ class Run:
         """Commit an open batch."""
         self.session.run(self.session.protocol.commit(opened, fold))
 
-    def batch(self, batch_id: int, caught_up: CaughtUp | None = ALL_INPUT, /, **max_event_times: int) -> OpenBatch:
+    def batch(self, batch_id: int, evidence: Evidence | None = ALL_INPUT, /, **max_event_times: int) -> OpenBatch:
         """Run a whole batch with one row for each substream."""
-        opened = self.begin(batch_id, caught_up)
+        opened = self.begin(batch_id, evidence)
         self.report(opened, fold(**max_event_times))
         self.commit(opened, fold(**max_event_times))
         return opened
 
-    def beat(self, after_batch: int | None, age_s: float = 0.0, caught_up: CaughtUp | None = ALL_INPUT) -> None:
+    def beat(self, after_batch: int | None, age_s: float = 0.0, evidence: Evidence | None = ALL_INPUT) -> None:
         """Send a heartbeat."""
         protocol = self.session.protocol
-        self.session.run(protocol.heartbeat(age_s, after_batch, caught_up))
+        self.session.run(protocol.heartbeat(age_s, after_batch, evidence))
 
     def flush(self) -> bool:
         """Try once to report the backlog; return whether it is empty."""

@@ -29,7 +29,7 @@ from tidegate_spark.protocol.registration import IDLE_TIMEOUT
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.protocol.settings import QuerySettings
 from tidegate_spark.sources.plan import StreamSources, partition_names, sources_of
-from tidegate_spark.sources.running import DriverEvidence, ProgressEvidence, QueryOffsets
+from tidegate_spark.sources.running import DriverEvidenceReader, EvidenceReader, ProgressEvidenceReader, QueryOffsets
 from tidegate_spark.sources.transactions import PartitionEnds
 from tidegate_spark.spark_session import (
     AVAILABLE_NOW_OF_PYTHON_SOURCES,
@@ -83,7 +83,7 @@ class QueryStart:
         of_timestamps = self.columns.are_timestamps(self.df)
         batch_options = replace(options, persist=self._persists())
         evidence = self._evidence(session, sources)
-        of_batch = evidence if isinstance(evidence, DriverEvidence) else None
+        of_batch = evidence if isinstance(evidence, DriverEvidenceReader) else None
         function = BatchFunction(session, self.columns, self._handler(), batch_options, of_timestamps, of_batch)
         check_partitions(session.log, self.columns, self.df)
         if options.windowed is not None:
@@ -112,14 +112,14 @@ class QueryStart:
         session.run(session.protocol.started())
         return query
 
-    def _evidence(self, session: DriverSession, sources: StreamSources) -> DriverEvidence | ProgressEvidence:
+    def _evidence(self, session: DriverSession, sources: StreamSources) -> EvidenceReader:
         spark = self.df.sparkSession
         if is_connect(spark):
-            return ProgressEvidence(sources, None)
+            return ProgressEvidenceReader(sources, None)
         names = partition_names(self.columns, self.df)
         offsets = QueryOffsets(spark, self.query, sources)
         ends = None if sources.transactional is None else PartitionEnds(spark, sources.transactional)
-        return DriverEvidence(offsets, names, ends, session.log, lambda: session.is_stopped(), session.calls.now)
+        return DriverEvidenceReader(offsets, names, ends, session.log, lambda: session.is_stopped(), session.calls.now)
 
     def _persists(self) -> bool:
         """Return whether batches are persisted while they run: the user's choice, or else what the input needs."""

@@ -67,33 +67,33 @@ def status(
 ) -> None:
     """Show a job with its queries and substreams."""
     coordinator = Coordinator(url)
-    record = coordinator.job("GET", job)
+    found = coordinator.job("GET", job)
     queries = coordinator.job("GET", job, "/queries")["queries"]
     parameters = {"sort": "watermark", "limit": limit}
     substreams = coordinator.job("GET", job, "/substreams", params=parameters)["substreams"]
     if as_json:
-        show_json({"job": record, "queries": queries, "substreams": substreams})
+        show_json({"job": found, "queries": queries, "substreams": substreams})
         return
-    show(job_sentence(record))
-    if hint := unit_hint(record):
+    show(job_sentence(found))
+    if hint := unit_hint(found):
         show(hint)
-    _show_facts(record)
+    _show_facts(found)
     if queries:
-        _show_queries(queries, record["now_ms"])
-    _show_substreams(substreams, record["now_ms"])
+        _show_queries(queries, found["now_ms"])
+    _show_substreams(substreams, found["now_ms"])
 
 
-def _show_facts(record: Mapping[str, Any]) -> None:
+def _show_facts(found: Mapping[str, Any]) -> None:
     facts = [
-        ("watermark", format_time(record["watermark"])),
-        ("coalesced watermark", format_time(record["coalesced_watermark"])),
-        ("max event time", format_time(record["max_event_time"])),
-        ("now", format_time(record["now_ms"])),
-        ("rows", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in record["rows"].items())),
+        ("watermark", format_time(found["watermark"])),
+        ("coalesced watermark", format_time(found["coalesced_watermark"])),
+        ("max event time", format_time(found["max_event_time"])),
+        ("now", format_time(found["now_ms"])),
+        ("rows", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in found["rows"].items())),
     ]
-    if record["future_rows"]:
-        named = f"`tidegate history {record['job']} --kind future` names them"
-        facts.append(("too far in the future", f"{record['future_rows']} rows and reports; {named}"))
+    if found["future_rows"]:
+        named = f"`tidegate history {found['job']} --kind future` names them"
+        facts.append(("too far in the future", f"{found['future_rows']} rows and reports; {named}"))
     show_table(("", ""), facts)
 
 

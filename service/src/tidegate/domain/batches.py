@@ -1,7 +1,7 @@
 """Batches: the commands of a Spark query, and the checks that reject older runs and other checkpoints.
 
 A batch is open from its ``begin`` to its ``commit``. ``begin`` pins the watermark of the batch, ``stage`` stores the
-reports of its partitions, and ``commit`` applies them. ``heartbeat`` reports that a query has no new data.
+reports of its partitions, and ``commit`` applies them. ``heartbeat`` reports that a query is caught up.
 
 This is the model. In a coordinator, ``store/lua/batches.lua`` does the same.
 """
@@ -153,7 +153,7 @@ def _open(
     pinned = job.coalesced_watermark if given is None else given.value
 
     query.latest, query.open, query.begun_ms, query.begun_by = batch_id, True, job.now_ms, query.run_id
-    query.begun_observed_ms, query.released = job.processing_time.observed_ms, False
+    query.begun_observed_ms, query.released = job.moment.observed_ms, False
     query.input_known_until_ms = None if options.input_age_ms is None else job.now_ms - options.input_age_ms
     query.begun_merged = merged_watermark(job)
     query.staged = Staged()
@@ -336,21 +336,21 @@ def heartbeat(
     token: TokenClaim | None = None,
     caught_up: Collection[str] | None = None,
 ) -> Effect:
-    """Advance the idle clock of a query that had read all input; it never goes back.
+    """Advance the idle clock of a query that was caught up; it never goes back.
 
     While a batch is open, the heartbeat must be about the batch before it: the input of the open batch came later.
 
     Args:
         job: The job.
         run: The caller.
-        caught_up_ms: Processing time of the coordinator at which the query had no unread input.
+        caught_up_ms: Processing time of the coordinator at which the query was caught up.
         now_ms: Processing time.
         waited_ms: Time that this run has waited for the coordinator since its start.
         after_batch: The last batch that the query had finished. If it is not the last batch that the coordinator has
             committed, reports may be missing, and the idle clock does not advance. None: no check, but no batch may be
             open.
         token: The client's last watermark token.
-        caught_up: Substreams of the query that had no unread input; the idle clock then stays. None: all substreams.
+        caught_up: Substreams of the query that were caught up; the idle clock then stays. None: all substreams.
 
     Raises:
         QueryFenced, QueryRetired, CheckpointConflict: If this run may not continue the query.
@@ -437,7 +437,7 @@ def _enter(job: JobState, run: Run, waited_ms: int) -> Query:
 def _contact(job: JobState, name: str, query: Query) -> None:
     """Record a call of a query."""
     query.last_contact_ms = job.last_contact_ms = job.now_ms
-    job.last_seen[name] = job.processing_time.observed_ms
+    job.last_seen[name] = job.moment.observed_ms
 
 
 def _add_outage(query: Query, waited_ms: int) -> None:
@@ -447,8 +447,8 @@ def _add_outage(query: Query, waited_ms: int) -> None:
 
 
 def _advance_idle_clock(query: Query, time_ms: int) -> None:
-    """Record that the query has processed all input up to a processing time."""
-    query.idle_clock_ms = highest(time_ms - query.outage_ms, query.idle_clock_ms)
+    """Record that the query was caught up at a processing time."""
+    query.idle_clock_observed_ms = highest(time_ms - query.outage_ms, query.idle_clock_observed_ms)
 
 
 def give_up(query: Query) -> None:

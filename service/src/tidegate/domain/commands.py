@@ -102,7 +102,7 @@ def configure(
         # The silence of reports without batches was not measured before, so it starts now.
         for (query, _), substream in job.substreams.items():
             if query == DIRECT and not substream.done:
-                substream.last_event_ms = job.processing_time.observed_ms
+                substream.last_event_observed_ms = job.moment.observed_ms
     job.config = config
     job.revision += 1
     _retain(job)
@@ -127,7 +127,7 @@ def _retain(job: JobState) -> None:
 
 def _change_policy(job: JobState, substream: Substream, policy: Policy) -> None:
     """Apply another policy to a substream; an equal policy keeps its state."""
-    at = job.processing_time
+    at = job.moment
     if policy != substream.policy:
         substream.policy_state = policy.resume(substream.policy_state, substream.max_event_time, at)
         substream.policy = policy
@@ -149,7 +149,7 @@ def _expect_queries(job: JobState) -> None:
         is_retired = query in job.queries and job.queries[query].retired
         if query not in known and (query, PLACEHOLDER) not in job.substreams and not is_retired:
             add_substream(job, query, PLACEHOLDER, Reported())
-            job.last_seen.setdefault(query, job.processing_time.observed_ms)
+            job.last_seen.setdefault(query, job.moment.observed_ms)
 
 
 # Reports without batches
@@ -294,7 +294,7 @@ def idle(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: Au
     new = [name for name in names if not job.substreams[query, name].idle]
     for name in names:
         substream = job.substreams[query, name]
-        substream.idle = substream.forced_idle = substream.set_aside = True
+        substream.idle = substream.forced_idle = substream.idle_by_operator = True
         if name in new:
             substream.since_ms = job.now_ms
     if new:
@@ -420,7 +420,7 @@ def _hand_over(job: JobState, query: str, successor: str) -> None:
         if to in job.substreams:
             continue
         substream = job.substreams.pop(key)
-        substream.last_event_ms = observed_time(job, successor)
+        substream.last_event_observed_ms = observed_time(job, successor)
         job.substreams[to] = substream
         job.substreams.pop((successor, PLACEHOLDER), None)
         job.row_counts[to] = job.row_counts.get(to, NO_ROWS) + job.row_counts.pop(key, NO_ROWS)
@@ -506,7 +506,7 @@ def complete(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT, up_to: int
         advance_coalesced(job, job.config.throttle.end_after(last, job.numbers))
     raise_watermark(job, job.coalesced_watermark)
     if not job.is_complete:
-        job.is_complete, job.completed_ms = True, job.processing_time.observed_ms
+        job.is_complete, job.completed_ms = True, job.moment.observed_ms
     _record_action(job, "complete", audit, up_to=up_to)
     return Effect(reply(job), True)
 
@@ -519,7 +519,7 @@ def reopen(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT) -> Effect:
     advance_clock(job, now_ms)
     applied, job.is_complete = job.is_complete, False
     if applied:
-        job.unattended_ms += job.processing_time.observed_ms - job.completed_ms
+        job.unattended_ms += job.moment.observed_ms - job.completed_ms
         _record_action(job, "reopen", audit)
         evaluate(job)
     return Effect(reply(job), applied)

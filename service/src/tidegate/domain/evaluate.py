@@ -59,8 +59,8 @@ def observed_time(job: JobState, query: str, now_ms: int | None = None) -> int:
     A query may report an outage late. The result is therefore at least the idle clock of the query.
     """
     observed_ms = (job.now_ms if now_ms is None else now_ms) - outage_ms(job, query)
-    idle_clock_ms = job.queries[query].idle_clock_ms if query in job.queries else None
-    return observed_ms if idle_clock_ms is None else max(observed_ms, idle_clock_ms)
+    idle_clock = job.queries[query].idle_clock_observed_ms if query in job.queries else None
+    return observed_ms if idle_clock is None else max(observed_ms, idle_clock)
 
 
 # The evaluation
@@ -85,7 +85,7 @@ def evaluate(job: JobState, cap: int | None = None, *, is_sweep: bool = False) -
     counting = {key: substream for key, substream in job.substreams.items() if substream.counts}
     polled = [substream for substream in job.substreams.values() if job.polls(substream)]
     for substream in polled:
-        substream.policy_state.poll(job.processing_time)
+        substream.policy_state.poll(job.moment)
         reached = substream.policy_state.watermark
         if cap is not None and reached is not None and substream.policy.follows_clock:
             reached = min(reached, cap)
@@ -157,10 +157,10 @@ def release_overdue_batches(job: JobState) -> None:
 
 # Idleness: silent substreams do not hold the merged watermark.
 #
-# A query is known to have processed all input up to its idle clock. A substream becomes idle when the idle clock of its
-# query is ``idle_timeout_ms`` past the last event of the substream. The idle clock does not advance while the query is
-# silent or a batch is open; in that time, a silent substream is *blocked*, not idle. For reports without batches, the
-# observed time of the job is the idle clock. A query that has read the input of some substreams only names them
+# The idle clock of a query is the time at which it was last caught up. A substream becomes idle when the idle clock of
+# its query is ``idle_timeout_ms`` past the last event of the substream. The idle clock does not advance while the query
+# is silent or a batch is open; in that time, a silent substream is *blocked*, not idle. For reports without batches,
+# the observed time of the job is the idle clock. A query that has read the input of some substreams only names them
 # (``time_out_caught_up``), and its idle clock stays.
 
 
@@ -197,17 +197,17 @@ def time_out_caught_up(job: JobState, query: str, observed_ms: int, names: Itera
     if timeout is None or job.is_complete:
         return
     named = {key: job.substreams[key] for name in names if (key := (query, name)) in job.substreams}
-    silent = {key: s for key, s in named.items() if s.counts and observed_ms - s.last_event_ms >= timeout}
+    silent = {key: s for key, s in named.items() if s.counts and observed_ms - s.last_event_observed_ms >= timeout}
     _set_idle(job, "idle_timeout_ms", query, silent)
 
 
 def is_silent(job: JobState, query: str, substream: Substream) -> bool:
     """Return whether the idle clock of the query is ``idle_timeout_ms`` past the substream's last event."""
     timeout = job.config.idle_timeout_ms
-    clock: int | None = job.processing_time.observed_ms
+    clock: int | None = job.moment.observed_ms
     if query != DIRECT:
-        clock = job.queries[query].idle_clock_ms if query in job.queries else None
-    return timeout is not None and clock is not None and clock - substream.last_event_ms >= timeout
+        clock = job.queries[query].idle_clock_observed_ms if query in job.queries else None
+    return timeout is not None and clock is not None and clock - substream.last_event_observed_ms >= timeout
 
 
 def _set_idle(job: JobState, limit: str, query: str, substreams: dict[SubstreamKey, Substream]) -> None:
@@ -216,8 +216,8 @@ def _set_idle(job: JobState, limit: str, query: str, substreams: dict[SubstreamK
     for substream in substreams.values():
         substream.idle, substream.since_ms = True, job.now_ms
     job.limits[limit] += 1
-    longest_first = sorted(substreams.items(), key=lambda item: (item[1].last_event_ms, member(item[0]).encode()))
-    job.history.write(job.now_ms, Kind.IDLE, limit=limit, query=query, **named(member(key) for key, _ in longest_first))
+    by_silence = sorted(substreams.items(), key=lambda one: (one[1].last_event_observed_ms, member(one[0]).encode()))
+    job.history.write(job.now_ms, Kind.IDLE, limit=limit, query=query, **named(member(key) for key, _ in by_silence))
 
 
 def state_of(substream: Substream, observed_ms: int, idle_timeout_ms: int | None) -> SubstreamState:
@@ -226,7 +226,7 @@ def state_of(substream: Substream, observed_ms: int, idle_timeout_ms: int | None
         return "done"
     if substream.idle:
         return "idle"
-    if idle_timeout_ms is not None and observed_ms - substream.last_event_ms >= idle_timeout_ms:
+    if idle_timeout_ms is not None and observed_ms - substream.last_event_observed_ms >= idle_timeout_ms:
         return "blocked"
     return "active"
 
@@ -247,7 +247,7 @@ def merge(job: JobState, watermarks: Sequence[int | None], idle_ones: Sequence[i
     minimum = job.max_watermark if job.all_idle else min(watermarks, key=by_value)
     retained = None
     if job.retention is not None and (is_sweep or has_risen):
-        sampled = job.retention.sample(job.processing_time.observed_ms, job.max_watermark)
+        sampled = job.retention.sample(job.moment.observed_ms, job.max_watermark)
         retained = sampled if is_sweep else None
     merged = cap_by_holds(job, highest(minimum, retained))
     advance_coalesced(job, offer(job.config.throttle, merged, before, job.numbers))
@@ -362,7 +362,7 @@ def held_by(job: JobState) -> Holder | None:
         reason = "blocked"
     elif substream.max_event_time is None and substream.uncapped_watermark is None:
         reason = "never_reported"
-    last_event_ms = substream.last_event_ms + outage_ms(job, query_name)
+    last_event_ms = substream.last_event_observed_ms + outage_ms(job, query_name)
     return _holder(reason, query_name, since_ms, substream=name, last_event_ms=last_event_ms)
 
 
@@ -445,7 +445,7 @@ def next_change_ms(job: JobState) -> int | None:
 
 
 def _changes(job: JobState) -> Iterator[int | None]:
-    at, idle_timeout_ms = job.processing_time, job.config.idle_timeout_ms
+    at, idle_timeout_ms = job.moment, job.config.idle_timeout_ms
     if job.evaluation_due:
         yield at.observed_ms
     # The clock advances in unattended time, so substreams that follow the clock are due afterwards.
@@ -456,7 +456,7 @@ def _changes(job: JobState) -> Iterator[int | None]:
                 yield at.observed_ms
             yield substream.policy_state.next_change_ms(substream.uncapped_watermark, at)
         if substream.counts and query == DIRECT and idle_timeout_ms is not None:
-            yield substream.last_event_ms + idle_timeout_ms
+            yield substream.last_event_observed_ms + idle_timeout_ms
     deadlines = [each for query in job.last_seen for each in query_deadlines(job, query)]
     deadlines += [each for query in job.queries for each in batch_deadlines(job, query)]
     yield from (deadline.at_ms - job.unattended_ms for deadline in deadlines)

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 from tidegate.domain.completeness import NO_ROWS, DelayStatistics, Ledger, RowCounts, RowsByDelay, Sketch
 from tidegate.domain.config import JobConfig
 from tidegate.domain.history import History, Timeline
-from tidegate.domain.policies import Policy, PolicyState, ProcessingTime, TimestampHistory
+from tidegate.domain.policies import Moment, Policy, PolicyState, TimestampHistory
 from tidegate.domain.values import EXACT_DOUBLE, NumberRange, SubstreamKey, described, highest
 
 SubstreamState = Literal["active", "blocked", "idle", "done"]
@@ -59,20 +59,20 @@ class Substream:
     """One substream of one query.
 
     A declared substream without reports has no watermark and therefore holds the watermark of the job. ``watermark``
-    never goes back. ``last_event_ms`` is in the observed time of the query. ``since_ms`` is the processing time at
-    which the state of the substream last changed; None if it has not changed. ``forced_idle`` is true if an operator
-    declared the substream idle, or its query timed out; ``set_aside`` is true in the first case.
+    never goes back. ``last_event_observed_ms`` is in the observed time of the query. ``since_ms`` is the processing
+    time at which the state of the substream last changed; None if it has not changed. ``forced_idle`` is true if an
+    operator declared the substream idle, or its query timed out; ``idle_by_operator`` is true in the first case.
     """
 
     policy: Policy
     policy_state: PolicyState
-    last_event_ms: int
+    last_event_observed_ms: int
     max_event_time: int | None = None
     watermark: int | None = None
     done: bool = False
     idle: bool = False
     forced_idle: bool = False
-    set_aside: bool = False
+    idle_by_operator: bool = False
     since_ms: int | None = None
 
     @property
@@ -119,13 +119,12 @@ class Query:
     """One Spark query. A batch is *open* from its begin to its commit; a query has at most one open batch.
 
     ``outage_ms`` is the *outage* of the query: the time that its runs waited for the coordinator. ``waited_ms`` is the
-    part of the current run, as reported. *Observed time* excludes this time. ``idle_clock_ms`` is the observed time up
-    to which the query is known to have processed all input. ``begun_observed_ms`` is the observed time of the job at
-    which the latest batch began. ``begun_merged`` is C without the throttle at that time. The open batch and earlier
-    batches contain all input up to the processing time ``input_known_until_ms``; None if unknown. ``previous`` is the
-    latest batch of this checkpoint when the open batch began, and ``previous_open`` tells whether it was open then.
-    ``released`` is true if the open batch no longer holds W. ``retired`` is true if only a new run may continue the
-    query.
+    part of the current run, as reported. *Observed time* excludes this time. ``idle_clock_observed_ms`` is the observed
+    time at which the query was last caught up. ``begun_observed_ms`` is that of the job when the latest batch began.
+    ``begun_merged`` is the merged watermark at that time. The open batch and earlier batches contain all input up to
+    the processing time ``input_known_until_ms``; None if unknown. ``previous`` is the latest batch of this checkpoint
+    when the open batch began, and ``previous_open`` tells whether it was open then. ``released`` is true if the open
+    batch no longer holds W. ``retired`` is true if only a new run may continue the query.
     """
 
     query_id: str
@@ -143,7 +142,7 @@ class Query:
     previous_open: bool = False
     released: bool = False
     retired: bool = False
-    idle_clock_ms: int | None = None
+    idle_clock_observed_ms: int | None = None
     waited_ms: int = 0
     outage_ms: int = 0
     pinned_watermarks: dict[int, int | None] = field(default_factory=dict)
@@ -246,6 +245,6 @@ class JobState:
         return substream.counts or (follows and not substream.done)
 
     @property
-    def processing_time(self) -> ProcessingTime:
-        """The current time by the clock and in the observed time of the job."""
-        return ProcessingTime(self.now_ms, self.now_ms - self.unattended_ms)
+    def moment(self) -> Moment:
+        """The current processing time, and the observed time of the job."""
+        return Moment(self.now_ms, self.now_ms - self.unattended_ms)

@@ -112,7 +112,7 @@ def observe(job: JobState, query: str, names: Iterable[str], max_event_times: Va
         if has_effect:
             event_time = max_event_times[name]
             substream.max_event_time = highest(substream.max_event_time, event_time)
-            substream.policy_state.observe(event_time, job.processing_time)
+            substream.policy_state.observe(event_time, job.moment)
             follow_policy(substream)
             job.max_event_time = highest(job.max_event_time, event_time)
         if reported is not None and above(reported, substream.uncapped_watermark):
@@ -120,12 +120,12 @@ def observe(job: JobState, query: str, names: Iterable[str], max_event_times: Va
             substream.policy_state.report(reported)
             follow_policy(substream)
         applied = applied or has_effect
-        if has_effect or not substream.set_aside:
+        if has_effect or not substream.idle_by_operator:
             if substream.idle:
                 substream.since_ms = job.now_ms
                 reactivated.append(member((query, name)))
-            substream.idle = substream.forced_idle = substream.set_aside = False
-            substream.last_event_ms = observed_time(job, query)
+            substream.idle = substream.forced_idle = substream.idle_by_operator = False
+            substream.last_event_observed_ms = observed_time(job, query)
     if reactivated:
         job.history.write(job.now_ms, Kind.ACTIVE, query=query, **named(reactivated))
     return applied
@@ -183,7 +183,7 @@ def measure(job: JobState, query: str, delays: Iterable[tuple[str, RowsByDelay]]
         if substream.policy_state.learn(counts, job.delays[query, name], statistics.pool, steps[name]):
             relearning.append(member((query, name)))
         if substream.counts and isinstance(substream.policy_state, TargetState):
-            substream.policy_state.poll(job.processing_time)
+            substream.policy_state.poll(job.moment)
             follow_policy(substream)
     if relearning:
         job.history.write(job.now_ms, Kind.RELEARNING, query=query, **named(relearning))

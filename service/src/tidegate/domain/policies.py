@@ -18,8 +18,8 @@ from tidegate.domain.values import EXACT_DOUBLE, NumberRange, above, check_decla
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessingTime:
-    """A point in processing time, by the clock and in observed time. Observed time excludes unattended time."""
+class Moment:
+    """A moment in processing time and in the observed time of a job, which excludes unattended time."""
 
     now_ms: int
     observed_ms: int
@@ -54,7 +54,7 @@ class Policy:
         """Return the state for a substream without events."""
         return PolicyState(numbers, self)
 
-    def resume(self, before: "PolicyState", max_event_time: int | None, at: ProcessingTime) -> "PolicyState":
+    def resume(self, before: "PolicyState", max_event_time: int | None, at: Moment) -> "PolicyState":
         """Return the state of this policy for a substream that had another policy or other parameters."""
         state = self.start(before.numbers)
         if max_event_time is not None:
@@ -81,13 +81,13 @@ class PolicyState:
         lag: int | None = self.policy.initial_lag
         return lag
 
-    def observe(self, event_time: int, at: ProcessingTime) -> None:
+    def observe(self, event_time: int, at: Moment) -> None:
         """Apply an event time. It has no effect if the policy has no lag, or if its watermark is below the range."""
         lag = self.lag
         self.lagged = highest(self.lagged, None if lag is None else self.numbers.minus(event_time, lag))
         self.watermark = highest(self.watermark, self.lagged)
 
-    def poll(self, at: ProcessingTime) -> None:
+    def poll(self, at: Moment) -> None:
         """Apply the time that has passed. Evaluations poll the substreams of :meth:`JobState.polls` only."""
 
     def report(self, watermark: int) -> None:
@@ -101,7 +101,7 @@ class PolicyState:
         """Apply new delays; return whether the learned lag was discarded. See ``target_completeness``."""
         return False
 
-    def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+    def next_change_ms(self, reached: int | None, at: Moment) -> int | None:
         """Return the observed time from which a poll may raise the watermark above ``reached``.
 
         Returns:
@@ -199,7 +199,7 @@ class LimitingLagAndDelay(LimitingLag):
         """Return the state for a substream without events."""
         return DelayState(numbers, self)
 
-    def resume(self, before: PolicyState, max_event_time: int | None, at: ProcessingTime) -> PolicyState:
+    def resume(self, before: PolicyState, max_event_time: int | None, at: Moment) -> PolicyState:
         """Return the state, with the history of the previous state if ``max_delay_ms`` is the same."""
         state = self.start(before.numbers)
         if isinstance(before, DelayState) and before.history.length_ms == self.max_delay_ms:
@@ -217,17 +217,17 @@ class DelayState(PolicyState):
         self.max_event_time: int | None = None
         self.history = TimestampHistory(policy.max_delay_ms)
 
-    def observe(self, event_time: int, at: ProcessingTime) -> None:
+    def observe(self, event_time: int, at: Moment) -> None:
         """Apply an event time."""
         self.max_event_time = highest(self.max_event_time, self.numbers.minus(event_time, 0))
         super().observe(event_time, at)
         self.poll(at)
 
-    def poll(self, at: ProcessingTime) -> None:
+    def poll(self, at: Moment) -> None:
         """Raise the watermark to the max event time of ``max_delay_ms`` ago."""
         self.watermark = highest(self.watermark, self.history.sample(at.observed_ms, self.max_event_time))
 
-    def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+    def next_change_ms(self, reached: int | None, at: Moment) -> int | None:
         """Return the observed time from which the history exceeds ``reached``; None if only new data can raise it.
 
         Before the first sample, return the current observed time.
@@ -268,12 +268,12 @@ class LullState(PolicyState):
         super().__init__(numbers, policy)
         self.deadline_ms: int | None = None
 
-    def observe(self, event_time: int, at: ProcessingTime) -> None:
+    def observe(self, event_time: int, at: Moment) -> None:
         """Apply an event time, and restart the lull."""
         self.deadline_ms = at.observed_ms + self.policy.max_lull_ms
         super().observe(event_time, at)
 
-    def poll(self, at: ProcessingTime) -> None:
+    def poll(self, at: Moment) -> None:
         """Advance the watermark by the time since the end of the lull or the last poll, whichever is later."""
         if self.deadline_ms is None:
             self.deadline_ms = at.observed_ms + self.policy.max_lull_ms
@@ -282,7 +282,7 @@ class LullState(PolicyState):
                 self.watermark = self.numbers.plus(self.watermark, at.observed_ms - self.deadline_ms)
             self.deadline_ms = at.observed_ms
 
-    def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+    def next_change_ms(self, reached: int | None, at: Moment) -> int | None:
         """Return the observed time at which the watermark passes ``reached``; None before the first watermark."""
         if self.watermark is None or self.deadline_ms is None or reached is None:
             return None
@@ -320,16 +320,16 @@ class LimitingTimestampAndWallClockLag(Policy):
 class WallClockState(PolicyState):
     """The state of ``limiting_timestamp_and_wall_clock_lag``."""
 
-    def observe(self, event_time: int, at: ProcessingTime) -> None:
+    def observe(self, event_time: int, at: Moment) -> None:
         """Poll, then apply an event time."""
         self.poll(at)
         super().observe(event_time, at)
 
-    def poll(self, at: ProcessingTime) -> None:
+    def poll(self, at: Moment) -> None:
         """Raise the watermark to ``wall_clock_lag_ms`` behind the clock."""
         self.watermark = highest(self.watermark, self.numbers.minus(at.now_ms, self.policy.wall_clock_lag_ms))
 
-    def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+    def next_change_ms(self, reached: int | None, at: Moment) -> int | None:
         """Return the observed time at which the clock minus ``wall_clock_lag_ms`` passes ``reached``."""
         if reached is None:
             return at.observed_ms
@@ -430,7 +430,7 @@ class TargetCompleteness(Policy):
         """Return the state for a substream without events."""
         return TargetState(numbers, self)
 
-    def resume(self, before: PolicyState, max_event_time: int | None, at: ProcessingTime) -> "TargetState":
+    def resume(self, before: PolicyState, max_event_time: int | None, at: Moment) -> "TargetState":
         """Return the state, with the lag and the recent rows of a previous ``target_completeness`` policy."""
         state = self.start(before.numbers)
         state.max_event_time = max_event_time
@@ -481,12 +481,12 @@ class TargetState(PolicyState):
         policy: TargetCompleteness = self.policy
         return policy.initial_lag if self.learned is None else policy.within(self.learned)
 
-    def observe(self, event_time: int, at: ProcessingTime) -> None:
+    def observe(self, event_time: int, at: Moment) -> None:
         """Apply an event time."""
         self.max_event_time = highest(self.max_event_time, event_time)
         self.poll(at)
 
-    def poll(self, at: ProcessingTime) -> None:
+    def poll(self, at: Moment) -> None:
         """Apply the current lag to the max event time."""
         if self.max_event_time is not None:
             super().observe(self.max_event_time, at)

@@ -124,7 +124,7 @@ def _substream(job: JobState, key: SubstreamKey, substream: Substream, now_ms: i
     query, name = key
     timeout = job.config.idle_timeout_ms
     state = "done" if job.is_complete else state_of(substream, observed_time(job, query, now_ms), timeout)
-    last_event_ms = substream.last_event_ms + outage_ms(job, query)
+    last_event_ms = substream.last_event_observed_ms + outage_ms(job, query)
     since_ms = substream.since_ms
     if job.is_complete and not substream.done:
         since_ms = job.completed_ms + job.unattended_ms
@@ -163,7 +163,7 @@ class QueryStatus:
     pinned_watermark: int | None = described("Pinned watermark of the batch.", example=1357552800000)
     begun_ms: int | None = described("Processing time at which the batch began.", example=1357554640000)
     idle_clock_ms: int | None = described(
-        "Processing time up to which the query has processed all input.", example=1357554630000
+        "Processing time at which the query was last caught up.", example=1357554630000
     )
     last_contact_ms: int = described("Processing time of the last contact with the query.", example=1357554655000)
 
@@ -179,7 +179,9 @@ def queries(job: JobState) -> list[QueryStatus]:
             batch_open=query.open,
             pinned_watermark=query.pinned_watermark,
             begun_ms=query.begun_ms,
-            idle_clock_ms=None if query.idle_clock_ms is None else query.idle_clock_ms + query.outage_ms,
+            idle_clock_ms=None
+            if query.idle_clock_observed_ms is None
+            else query.idle_clock_observed_ms + query.outage_ms,
             last_contact_ms=query.last_contact_ms,
             batch_released=query.open and query.released,
             retired=query.retired,
@@ -347,7 +349,7 @@ def _substream_deadlines(
     if idle_timeout_ms is not None:
         yield LimitDeadline("idle_timeout_ms", last_event_ms + idle_timeout_ms, needs_query_report=query != DIRECT)
     if substream.policy.limit is not None:
-        at = job.processing_time
+        at = job.moment
         moves_ms = substream.policy_state.next_change_ms(substream.uncapped_watermark, at)
         # Times above numbers.highest are not exact.
         if moves_ms is not None and moves_ms <= job.numbers.highest:

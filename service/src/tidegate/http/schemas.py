@@ -293,10 +293,10 @@ class CommitRequest(RunReference, SubstreamsRequest):
 
 
 class HeartbeatRequest(RunReference):
-    """A confirmation that the query had read all input."""
+    """A confirmation that the query was caught up."""
 
     observed_ms: DurationMs = Field(
-        description="Processing time of the coordinator at which the query had no unread input. Add the time since the "
+        description="Processing time of the coordinator at which the query was caught up. Add the time since the "
         "latest answer to the `now_ms` of that answer.",
         examples=[1357554655000],
     )
@@ -308,7 +308,7 @@ class HeartbeatRequest(RunReference):
     )
     caught_up: SomeNames | None = Field(
         default=None,
-        description="Substreams that had no unread input. Those that were silent for `idle_timeout_ms` become idle. "
+        description="Substreams that were caught up. Those that were silent for `idle_timeout_ms` become idle. "
         "Null: all substreams of the query.",
         examples=[["landings/2"]],
     )

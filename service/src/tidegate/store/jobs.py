@@ -339,7 +339,7 @@ class JobStore:
         now_ms: int | None = None,
         caught_up: Sequence[str] | None = None,
     ) -> Effect:
-        """Record that a query, or some of its substreams, had no new data."""
+        """Record that a query, or some of its substreams, was caught up."""
         return await self._run(
             "heartbeat",
             job,

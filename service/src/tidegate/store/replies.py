@@ -12,7 +12,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.history import LISTS, NUMBERS, Record, Sample
 from tidegate.domain.job import Hold, JobState, Query, Substream
-from tidegate.domain.policies import PolicyState, ProcessingTime, TimestampHistory
+from tidegate.domain.policies import Moment, PolicyState, TimestampHistory
 from tidegate.domain.results import Begun, Effect, Holder, HoldReason, JobWatermark
 from tidegate.domain.values import SubstreamKey, matches, member
 from tidegate.domain.views import Health, JobSummary, QueryStatus, SubstreamStatus, health
@@ -383,7 +383,7 @@ class FixedState(PolicyState):
     def __init__(self, watermark: int | None, next_change_ms: int | None) -> None:
         self.watermark, self.lagged, self._next_change_ms = watermark, None, next_change_ms
 
-    def next_change_ms(self, reached: int | None, at: ProcessingTime) -> int | None:
+    def next_change_ms(self, reached: int | None, at: Moment) -> int | None:
         """Return the time of the next change, as of the snapshot."""
         return self._next_change_ms
 
@@ -430,7 +430,7 @@ class Snapshot:
     def _add_queries(self, job: JobState) -> None:
         for of in map(map_of, self.reply["queries"]):
             query = job.queries[of["query"]] = Query("", "", job.now_ms)
-            query.outage_ms, query.idle_clock_ms = of["outage_ms"], of.get("idle_clock_ms")
+            query.outage_ms, query.idle_clock_observed_ms = of["outage_ms"], of.get("idle_clock_ms")
             if of.get("last_seen_ms") is not None:
                 job.last_seen[of["query"]] = of["last_seen_ms"]
         for of in map(map_of, self.reply["open_batches"]):

@@ -42,7 +42,7 @@ from tidegate_spark.protocol.reporter import Reporter
 from tidegate_spark.protocol.reports import SUBSTREAMS_PER_CALL
 from tidegate_spark.protocol.retry import RetryPolicy
 from tidegate_spark.protocol.session import DriverSession
-from tidegate_spark.sources.running import DriverEvidence
+from tidegate_spark.sources.running import DriverEvidenceReader
 
 REPORT_TASKS = 4
 
@@ -80,7 +80,7 @@ class BatchFunction:
     handler: BatchHandler
     options: BatchOptions
     of_timestamps: bool
-    evidence: DriverEvidence | None = None
+    evidence: DriverEvidenceReader | None = None
     _starts_plain: bool = True
     """Whether the next batch starts with the plain fold."""
     _tasks: int | None = None
@@ -101,9 +101,9 @@ class BatchFunction:
     def _run(self, df: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         protocol = self.session.protocol
-        known = NOTHING_KNOWN if self.evidence is None else self.evidence.of_batch()
+        batch_input = NOTHING_KNOWN if self.evidence is None else self.evidence.of_batch()
         try:
-            opened = self.session.run(protocol.begin(batch_id, known))
+            opened = self.session.run(protocol.begin(batch_id, batch_input))
         except Refused as refusal:
             if refusal.code != "job_complete" or self.handler.frame is None or not df.isEmpty():
                 raise

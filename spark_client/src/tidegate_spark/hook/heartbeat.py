@@ -25,9 +25,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.errors import TidegateError
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
-from tidegate_spark.protocol.evidence import CaughtUp
+from tidegate_spark.protocol.evidence import Evidence
 from tidegate_spark.protocol.session import DriverSession
-from tidegate_spark.sources.running import DriverEvidence, ProgressEvidence, unix_s
+from tidegate_spark.sources.running import EvidenceReader, unix_s
 from tidegate_spark.spark_session import is_connect
 
 CONNECT_PAUSE_S = 5.0
@@ -54,12 +54,12 @@ class Terminated(Event):
 class Finished(Event):
     """The run has finished a batch, which Spark planned at ``at_s`` (Unix time) or later.
 
-    ``caught_up`` is the evidence in its progress; None without evidence, or if the begin has contributed it.
+    ``evidence`` is the evidence in its progress; None without evidence, or if the begin has contributed it.
     """
 
     batch_id: int
     at_s: float = 0.0
-    caught_up: CaughtUp | None = None
+    evidence: Evidence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,7 @@ class _FromJvm:
 class HeartbeatListener(StreamingQueryListener):
     """A listener that sends heartbeats on its own thread, so that Spark's event bus never waits for HTTP."""
 
-    def __init__(
-        self, spark: SparkSession, session: DriverSession, evidence: DriverEvidence | ProgressEvidence
-    ) -> None:
+    def __init__(self, spark: SparkSession, session: DriverSession, evidence: EvidenceReader) -> None:
         self._spark, self._session, self._evidence = spark, session, evidence
         self._pause_s = CONNECT_PAUSE_S if is_connect(spark) else 0.0
         # The id of the run is unknown until the query has started. Until then, keep the events of all runs.
@@ -136,8 +134,8 @@ class HeartbeatListener(StreamingQueryListener):
         # If "addBatch" is missing, no batch ran. The progress then has the number of the next batch.
         progress = event.progress
         if "addBatch" in progress.durationMs:
-            at_s, caught_up = unix_s(progress.timestamp), self._evidence.of_progress(progress.sources).caught_up
-            self.put(Finished(str(progress.runId), progress.batchId, at_s, caught_up))
+            at_s, evidence = unix_s(progress.timestamp), self._evidence.of_progress(progress.sources).evidence
+            self.put(Finished(str(progress.runId), progress.batchId, at_s, evidence))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         self.put(Idle(str(event.runId), unix_s(event.timestamp)))
@@ -159,15 +157,15 @@ class HeartbeatListener(StreamingQueryListener):
         while not isinstance(event := self._next(run_id), Terminated):
             if isinstance(event, Finished):
                 self._finished, self._knows_finished = event.batch_id, True
-                unsent = None if event.caught_up is None else event
+                unsent = None if event.evidence is None else event
                 if unsent is not None and self._events.empty():
-                    self._send(unsent.at_s, unsent.caught_up)
+                    self._send(unsent.at_s, unsent.evidence)
                     unsent = None
             elif isinstance(event, Idle) and self._events.empty():
                 self._send(event.at_s, self._evidence.when_idle())
                 unsent = None
         if unsent is not None:
-            self._send(unsent.at_s, unsent.caught_up)
+            self._send(unsent.at_s, unsent.evidence)
         self._session.close()
         self._evidence.close()
         atexit.unregister(self.leave)
@@ -179,7 +177,7 @@ class HeartbeatListener(StreamingQueryListener):
             pass
         return event
 
-    def _send(self, at_s: float, caught_up: CaughtUp | None) -> None:
+    def _send(self, at_s: float, evidence: Evidence | None) -> None:
         """Send a heartbeat. Without evidence, it only tells that the query is alive."""
         # A failed heartbeat is not retried: the next event carries newer evidence.
         try:
@@ -189,7 +187,7 @@ class HeartbeatListener(StreamingQueryListener):
                     return
                 self._finished, self._knows_finished = checkpoint.finished(), True
             age_s = max(0.0, time.time() - at_s)
-            self._session.run(self._session.protocol.heartbeat(age_s, self._finished, caught_up))
+            self._session.run(self._session.protocol.heartbeat(age_s, self._finished, evidence))
         except (TidegateError, OSError) as error:  # an OSError comes from the checkpoint's file system
             self._failures.failed(error)
         else:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tidegate_spark.native.folding import FOLDS
 from tidegate_spark.native.listener import WrittenEvidence
 from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
-from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, Evidence, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.session import DriverSession
 
@@ -155,18 +155,18 @@ class FinishedBatches:
                 runs[part["run"]] = [*runs.pop(part["run"], []), name]
         return found
 
-    def _known(self, batch_id: int) -> BatchInput:
+    def _input(self, batch_id: int) -> BatchInput:
         """Return what the offsets tell about a batch. Evidence of an earlier batch of this run is valid, too."""
         if self._has_all_input:
-            return BatchInput(CaughtUp())
+            return BatchInput(Evidence())
         written = WrittenEvidence.read(self._checkpoint)
         if written is None:
             return NOTHING_KNOWN
-        caught_up = None
+        evidence = None
         if written.caught_up and written.batch_id <= batch_id:
             substreams = None if written.substreams is None else frozenset(written.substreams)
-            caught_up = CaughtUp(substreams, ProcessingTime(written.at_s, self.session.calls.waited_s))
-        return BatchInput(caught_up, frozenset(written.partitions))
+            evidence = Evidence(substreams, ProcessingTime(written.at_s, self.session.calls.waited_s))
+        return BatchInput(evidence, frozenset(written.partitions))
 
     def _keep_batch(self, batch_id: int, runs: dict[str, list[str]]) -> None:
         *_, last = runs.values()
@@ -181,8 +181,8 @@ class FinishedBatches:
             # Zero means that Spark has no watermark yet. Spark treats a row at its watermark as late.
             pinned_watermark = None if watermark_ms <= 0 else watermark_ms + 1 if self._by_row else watermark_ms
             planned_ms = documents[0]["planned_ms"]
-            known = self._known(batch_id)
-            self.session.run(protocol.keep_finished(batch_id, pinned_watermark, planned_ms, fold, known))
+            batch_input = self._input(batch_id)
+            self.session.run(protocol.keep_finished(batch_id, pinned_watermark, planned_ms, fold, batch_input))
             # Spark drops late rows only in its stateful operators, so the client does not know whether it did.
             self.session.row_warnings.check(batch_id, fold, is_by_the_clock=True, dropped={})
         for names in runs.values():

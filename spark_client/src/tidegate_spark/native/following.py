@@ -44,7 +44,7 @@ from tidegate_spark.native.source import MarkerSource, NativeInput
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.sources.plan import StreamSources, partition_names, sources_of
-from tidegate_spark.sources.running import ProgressEvidence
+from tidegate_spark.sources.running import ProgressEvidenceReader
 from tidegate_spark.spark_session import BATCHES_RETAINED, is_connect
 from tidegate_spark.start import located
 from tidegate_spark.windows.builder import check_column_names
@@ -86,7 +86,7 @@ class NativeStream:
         if not is_connect(spark):
             evidence = None
             if sources.has_kafka:  # no other source tells its latest offset
-                evidence = ProgressEvidence(sources, partition_names(self.columns, self.df))
+                evidence = ProgressEvidenceReader(sources, partition_names(self.columns, self.df))
             documents = documents_of(self.checkpoint, self.query)
             listen(spark, self.checkpoint, documents, evidence, QueryLog(self.connection.job, self.query))
         markers = self._markers(native).withWatermark(quoted(event_time), f"{self.delay_ms} milliseconds")

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import SourceProgress, StreamingQueryListene
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.checkpoint import Checkpoint
-from tidegate_spark.sources.running import ProgressEvidence, unix_s
+from tidegate_spark.sources.running import ProgressEvidenceReader, unix_s
 from tidegate_spark.spark_session import AVAILABLE_NOW_OF_PYTHON_SOURCES, version_of
 
 TRIGGER = "trigger"
@@ -38,7 +38,7 @@ _listeners: dict[tuple[int, str, str], "NativeListener"] = {}
 
 
 def listen(
-    spark: SparkSession, checkpoint: str, documents: Checkpoint, evidence: ProgressEvidence | None, log: QueryLog
+    spark: SparkSession, checkpoint: str, documents: Checkpoint, evidence: ProgressEvidenceReader | None, log: QueryLog
 ) -> None:
     """Listen to each run on a checkpoint, until the program ends.
 
@@ -120,7 +120,7 @@ class NativeListener(StreamingQueryListener):
         spark: SparkSession,
         checkpoint: str,
         documents: Checkpoint,
-        evidence: ProgressEvidence | None,
+        evidence: ProgressEvidenceReader | None,
         records_trigger: bool,
         log: QueryLog,
     ) -> None:
@@ -163,15 +163,15 @@ class NativeListener(StreamingQueryListener):
         if not progress.durationMs().containsKey("addBatch"):
             return
         sources = [SourceProgress.fromJObject(each) for each in progress.sources()]
-        known = self._evidence.of_progress(sources)
-        of = None if known.caught_up is None else known.caught_up.substreams
+        batch_input = self._evidence.of_progress(sources)
+        of = None if batch_input.evidence is None else batch_input.evidence.substreams
         self._waiting.put(
             WrittenEvidence(
                 progress.batchId(),
                 unix_s(str(progress.timestamp())),
-                known.caught_up is not None,
+                batch_input.evidence is not None,
                 None if of is None else sorted(of),
-                sorted(known.partitions),
+                sorted(batch_input.partitions),
             )
         )
 

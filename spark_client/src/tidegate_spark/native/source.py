@@ -256,8 +256,8 @@ class NativeReader(WatermarkReader):
         try:
             after_batch = session.run(protocol.registration.progress()).batch_id
             # Spark is also idle if a source has input, but less than the minimum for a batch (minOffsetsPerTrigger).
-            caught_up = ALL_CAUGHT_UP if self._native.is_idle_without_input else None
-            session.run(protocol.heartbeat(time.time() - observed_at, after_batch, caught_up))
+            evidence = ALL_CAUGHT_UP if self._native.is_idle_without_input else None
+            session.run(protocol.heartbeat(time.time() - observed_at, after_batch, evidence))
         except JobDeleted:
             raise
         except TidegateError as error:

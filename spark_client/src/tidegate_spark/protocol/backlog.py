@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from tidegate_spark.errors import CoordinatorUnavailable, TidegateError
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.effects import Document, ListBatches, Pause, Procedure, Read, Remove, StartFlusher, Write
-from tidegate_spark.protocol.evidence import CaughtUp, ProcessingTime
+from tidegate_spark.protocol.evidence import Evidence, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy
@@ -27,14 +27,14 @@ class BacklogBatch:
         batch_id: Id of the batch.
         stored: The pinned watermark by which its rows were classified.
         began_s: Unix time at which the batch began.
-        caught_up: The evidence that the batch contributes; None if it contributes no evidence.
+        evidence: The evidence that the batch contributes; None if it contributes no evidence.
         fold: The fold of its rows.
     """
 
     batch_id: int
     stored: StoredPinnedWatermark
     began_s: float
-    caught_up: CaughtUp | None
+    evidence: Evidence | None
     fold: Fold
 
     @classmethod
@@ -43,18 +43,18 @@ class BacklogBatch:
         stored, fold = StoredPinnedWatermark(**document["stored"]), Fold.stored(document["fold"])
         at_s, of = document["complete_s"], document.get("complete_of")
         substreams = None if of is None else frozenset(of)
-        caught_up = None if at_s is None else CaughtUp(substreams, ProcessingTime(at_s, 0.0))
-        return cls(document["batch_id"], stored, document["began_s"], caught_up, fold)
+        evidence = None if at_s is None else Evidence(substreams, ProcessingTime(at_s, 0.0))
+        return cls(document["batch_id"], stored, document["began_s"], evidence, fold)
 
     def save(self) -> Procedure[None]:
         """Write the batch to the backlog."""
-        known = self.caught_up
+        evidence = self.evidence
         document = {
             "batch_id": self.batch_id,
             "stored": asdict(self.stored),
             "began_s": self.began_s,
-            "complete_s": None if known is None or known.at is None else known.at.at_s,
-            "complete_of": None if known is None or known.substreams is None else sorted(known.substreams),
+            "complete_s": None if evidence is None or evidence.at is None else evidence.at.at_s,
+            "complete_of": None if evidence is None or evidence.substreams is None else sorted(evidence.substreams),
             "fold": asdict(self.fold),
         }
         yield Write(f"{_KIND}/{self.batch_id}", document)

@@ -5,7 +5,7 @@ again with the same pinned watermark, and sends all reports of the batch again.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tidegate_spark.batch import Batch
@@ -14,7 +14,7 @@ from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import HasFinished, Locked, Procedure, Result
-from tidegate_spark.protocol.evidence import CaughtUp, ProcessingTime
+from tidegate_spark.protocol.evidence import Evidence, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
@@ -47,26 +47,26 @@ class OpenBatch:
         acknowledged: Whether the coordinator has acknowledged the begin, and receives the reports and the commit. If
             not, the batch goes to the backlog.
         began: Processing time at which the batch began.
-        caught_up: The evidence that the batch contributes; None if it contributes no evidence.
+        evidence: The evidence that the batch contributes; None if it contributes no evidence.
     """
 
     batch: Batch
     stored: StoredPinnedWatermark
     acknowledged: bool
     began: ProcessingTime
-    caught_up: CaughtUp | None
+    evidence: Evidence | None
 
     @property
     def batch_id(self) -> int:
         """The id of the batch."""
         return self.batch.batch_id
 
-    def silent_beside(self, substreams: Collection[str]) -> CaughtUp | None:
-        """Return :attr:`caught_up` without substreams that have rows in the batch, as many as fit into a call."""
-        if self.caught_up is None or self.caught_up.substreams is None:
-            return self.caught_up
-        names = in_turns(self.caught_up.substreams.difference(substreams), self.batch_id)
-        return CaughtUp(frozenset(names), self.caught_up.at)
+    def silent_beside(self, substreams: Collection[str]) -> Evidence | None:
+        """Return :attr:`evidence` without substreams that have rows in the batch, as many as fit into a call."""
+        if self.evidence is None or self.evidence.substreams is None:
+            return self.evidence
+        names = in_turns(self.evidence.substreams.difference(substreams), self.batch_id)
+        return Evidence(frozenset(names), self.evidence.at)
 
 
 def in_turns(substreams: Collection[str], turn: int) -> list[str]:
@@ -108,12 +108,12 @@ class Batches:
         self,
         batch_id: int,
         stored: StoredPinnedWatermark | None,
-        caught_up: CaughtUp | None,
+        evidence: Evidence | None,
         policy: RetryPolicy,
     ) -> Procedure[OpenBatch]:
         """Begin a batch at the coordinator. If ``stored`` is None, store the pinned watermark in the answer."""
         began = self._calls.clock.monotonic()
-        begin = partial(self._begin, batch_id, stored, caught_up, policy)
+        begin = partial(self._begin, batch_id, stored, evidence, policy)
         answer: Answer = yield Locked(self._announced(begin, batch_id, policy))
         yield from self._check_order(batch_id, stored, answer)
         self.job_watermark = answer["watermark"]
@@ -131,7 +131,7 @@ class Batches:
                 yield from self.check_unfinished(batch_id)
             stored = StoredPinnedWatermark(answer["pinned_watermark"], answer["watermark_token"], latest)
             yield from self._calls.settings.pinned_watermarks.write(batch_id, stored)
-        return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._calls.now(), caught_up)
+        return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._calls.now(), evidence)
 
     def _check_order(self, batch_id: int, stored: StoredPinnedWatermark | None, answer: Answer) -> Procedure[None]:
         """Check that the coordinator is not ahead of the checkpoint, because an older checkpoint was restored.
@@ -195,13 +195,13 @@ class Batches:
         self,
         batch_id: int,
         stored: StoredPinnedWatermark | None,
-        caught_up: CaughtUp | None,
+        evidence: Evidence | None,
         policy: RetryPolicy,
     ) -> Procedure[Answer]:
         if stored is None and batch_id == 0:
             yield from self._warn_of_another_checkpoint(policy)
         try:
-            return (yield from self._calls.begin(batch_id, stored, caught_up, policy))
+            return (yield from self._calls.begin(batch_id, stored, evidence, policy))
         except Refused as refusal:
             if refusal.code != "pinned_watermark_conflict" or stored is None or not stored.assumed:
                 raise
@@ -211,7 +211,7 @@ class Batches:
                 "that was assumed during the outage",
                 extra={"batch": batch_id},
             )
-            return (yield from self._calls.begin(batch_id, None, caught_up, policy))
+            return (yield from self._calls.begin(batch_id, None, evidence, policy))
 
     def _warn_of_another_checkpoint(self, policy: RetryPolicy) -> Procedure[None]:
         caller = yield from self._calls.caller()
@@ -261,7 +261,7 @@ class Batches:
             if not is_finished:
                 yield from self.check_unfinished(batch.batch_id)
             self._log.warning("the coordinator has lost this batch; sending it again", extra={"batch": batch.batch_id})
-            yield from self.begin(batch.batch_id, batch.stored, batch.caught_up, policy)
+            yield from self.begin(batch.batch_id, batch.stored, batch.evidence, policy)
             yield from self.report(batch, fold, policy)
         return (yield from call(batch, fold, policy))
 
@@ -271,11 +271,11 @@ class Batches:
         If another run has committed a later batch, the coordinator refuses this batch. Its max event times are then
         reported with the next batch.
         """
-        known = batch.caught_up
-        at = None if known is None or known.at is None else ProcessingTime(known.at.at_s, since.waited_s)
-        caught_up = None if known is None else CaughtUp(known.substreams, at)
+        evidence = batch.evidence
+        if evidence is not None and evidence.at is not None:
+            evidence = replace(evidence, at=ProcessingTime(evidence.at.at_s, since.waited_s))
         try:
-            opened = yield from self.begin(batch.batch_id, batch.stored, caught_up, policy)
+            opened = yield from self.begin(batch.batch_id, batch.stored, evidence, policy)
             yield from self.resending(self.report, opened, batch.fold, policy, is_finished=True)
             yield from self.resending(self.commit, opened, batch.fold, policy, is_finished=True)
         except Refused as refusal:

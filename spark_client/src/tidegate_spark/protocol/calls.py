@@ -6,7 +6,7 @@ from typing import Any
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.coordinator import Answer, Body, Coordinator
 from tidegate_spark.protocol.effects import Procedure, ReadQueryId
-from tidegate_spark.protocol.evidence import CaughtUp, ProcessingTime
+from tidegate_spark.protocol.evidence import Evidence, ProcessingTime
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy, outage_since
 from tidegate_spark.protocol.settings import QuerySettings
@@ -46,7 +46,7 @@ class QueryCalls(Coordinator):
         self,
         batch_id: int,
         stored: StoredPinnedWatermark | None,
-        caught_up: CaughtUp | None,
+        evidence: Evidence | None,
         policy: RetryPolicy,
     ) -> Procedure[Answer]:
         """Begin a batch.
@@ -54,13 +54,13 @@ class QueryCalls(Coordinator):
         Args:
             batch_id: Id of the batch.
             stored: The pinned watermark of the batch; None if none is stored.
-            caught_up: Evidence that the batch contributes. Evidence for some substreams is for :meth:`commit`: a client
+            evidence: Evidence that the batch contributes. Evidence for some substreams is for :meth:`commit`: a client
                 that commits the batch without their names would confirm all substreams.
             policy: The retry policy.
         """
 
         def body(now: ProcessingTime) -> Body:
-            at = None if caught_up is None or caught_up.substreams is not None else caught_up.at
+            at = None if evidence is None or evidence.substreams is not None else evidence.at
             age_ms = None if at is None else at.age_ms(now)
             fields = {"pinned_watermarks_to_keep": self.settings.pinned_watermarks.kept, "input_age_ms": age_ms}
             return fields if stored is None else {**fields, "pinned_watermark": stored.pinned_watermark}
@@ -84,18 +84,18 @@ class QueryCalls(Coordinator):
         rows: Body | None,
         reported: int | None,
         policy: RetryPolicy,
-        caught_up: CaughtUp | None = None,
+        evidence: Evidence | None = None,
     ) -> Procedure[Answer]:
         """Commit a batch, with its ``rows`` by class and the number of ``reported`` substreams.
 
-        If ``caught_up`` names substreams, the batch is evidence of silence for these substreams only.
+        If ``evidence`` names substreams, the batch is evidence of silence for these substreams only.
         """
 
         def body(now: ProcessingTime) -> Body:
             fields = {"rows": rows, "reported": reported}
-            if caught_up is None or caught_up.substreams is None or caught_up.at is None:
+            if evidence is None or evidence.substreams is None or evidence.at is None:
                 return fields
-            return {**fields, "caught_up": sorted(caught_up.substreams), "caught_up_age_ms": caught_up.at.age_ms(now)}
+            return {**fields, "caught_up": sorted(evidence.substreams), "caught_up_age_ms": evidence.at.age_ms(now)}
 
         return self._call_about("POST", batch_id, ":commit", body, policy)
 
@@ -104,10 +104,10 @@ class QueryCalls(Coordinator):
     ) -> Procedure[Answer]:
         """Report, in one attempt, that the query (or these substreams) was caught up ``age_s`` seconds ago."""
         caller = yield from self.caller()
-        evidence: dict[str, Any] = {"observed_ms": self.observed_ms(age_s), "after_batch": after_batch}
+        about: dict[str, Any] = {"observed_ms": self.observed_ms(age_s), "after_batch": after_batch}
         if substreams is not None:
-            evidence["caught_up"] = substreams
-        body = self._with_caller(caller, self.waited_s, evidence)
+            about["caught_up"] = substreams
+        body = self._with_caller(caller, self.waited_s, about)
         answer = yield from self.call("POST", f"/queries/{self.settings.query}:heartbeat", body, ONE_ATTEMPT)
         self.keep_token(answer)
         return answer

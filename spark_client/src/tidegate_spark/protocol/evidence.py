@@ -16,8 +16,8 @@ class ProcessingTime:
 
 
 @dataclass(frozen=True, slots=True)
-class CaughtUp:
-    """Evidence that a batch and earlier batches contain all input of some substreams up to a processing time.
+class Evidence:
+    """Proof that a batch and earlier batches contain all input of some substreams up to a processing time.
 
     Attributes:
         substreams: The substreams; None: all substreams of the query.
@@ -33,13 +33,13 @@ class BatchInput:
     """What the offsets tell about the input of a batch.
 
     Attributes:
-        caught_up: The evidence; None without evidence.
+        evidence: The evidence; None without evidence.
         partitions: The substreams that are partitions of the source, also those without a row.
     """
 
-    caught_up: CaughtUp | None = None
+    evidence: Evidence | None = None
     partitions: frozenset[str] = frozenset()
 
 
 NOTHING_KNOWN = BatchInput()
-ALL_CAUGHT_UP = CaughtUp()
+ALL_CAUGHT_UP = Evidence()

@@ -11,7 +11,7 @@ from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs, Result
-from tidegate_spark.protocol.evidence import ALL_CAUGHT_UP, NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
+from tidegate_spark.protocol.evidence import ALL_CAUGHT_UP, NOTHING_KNOWN, BatchInput, Evidence, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
@@ -103,10 +103,11 @@ class QueryProtocol:
 
     # -- a batch --------------------------------------------------------------------------------------------------
 
-    def begin(self, batch_id: int, known: BatchInput = NOTHING_KNOWN) -> Procedure[OpenBatch]:
+    def begin(self, batch_id: int, batch_input: BatchInput = NOTHING_KNOWN) -> Procedure[OpenBatch]:
         """Begin a batch, and store its pinned watermark.
 
-        ``known`` is what the offsets tell about the batch. New partitions hold the watermark before a row is read.
+        ``batch_input`` is what the offsets tell about the batch. New partitions hold the watermark before a row of them
+        is read.
 
         With ``on_outage="continue"``, the batch begins without the coordinator if the coordinator does not answer, or
         the backlog is not yet flushed. A new batch then takes the pinned watermark of the previous batch.
@@ -122,15 +123,15 @@ class QueryProtocol:
         before = stored
         if stored is None and batch_id:
             before = yield from pinned_watermarks.read(batch_id - 1)
-        caught_up = yield from self._dated(batch_id, known.caught_up)
-        self.registration.partitions = known.partitions
+        evidence = yield from self._dated(batch_id, batch_input.evidence)
+        self.registration.partitions = batch_input.partitions
         policy = self._on_outage.policy if before is None else self._on_outage.first_policy
         try:
             flushed = yield from self.backlog.flush_before(batch_id, policy)
             if flushed:
                 yield from self.adopt_choices()
             if flushed or before is None or not self._on_outage.continues:
-                return (yield from self.batches.begin(batch_id, stored, caught_up, policy))
+                return (yield from self.batches.begin(batch_id, stored, evidence, policy))
         except CoordinatorUnavailable as error:
             if before is None or not self._on_outage.continues:
                 raise
@@ -143,7 +144,7 @@ class QueryProtocol:
             stored = replace(before, watermark_token=self.calls.watermark_token, assumed=True)
             yield from pinned_watermarks.write(batch_id, stored)
         batch = self.batches.batch(batch_id, stored, replayed=before is stored)
-        return OpenBatch(batch, stored, False, self.calls.now(), caught_up)
+        return OpenBatch(batch, stored, False, self.calls.now(), evidence)
 
     def report(self, batch: OpenBatch, fold: Fold) -> Procedure[None]:
         """Stage the fold of a batch. Raise the same errors as :meth:`begin`."""
@@ -159,7 +160,7 @@ class QueryProtocol:
         if answer is None:
             began = batch.began
             yield from self.backlog.keep(
-                BacklogBatch(batch.batch_id, batch.stored, began.at_s, batch.caught_up, fold), began
+                BacklogBatch(batch.batch_id, batch.stored, began.at_s, batch.evidence, fold), began
             )
             yield from self.backlog.flush_in_background()
         return answer
@@ -184,23 +185,23 @@ class QueryProtocol:
         """Return a batch without rows, which is not begun at the coordinator."""
         return self.batches.batch(batch_id, StoredPinnedWatermark(pinned_watermark, None), replayed=False)
 
-    def _dated(self, batch_id: int, caught_up: CaughtUp | None) -> Procedure[CaughtUp | None]:
+    def _dated(self, batch_id: int, evidence: Evidence | None) -> Procedure[Evidence | None]:
         """Return the evidence of a batch with its time; None if the time is not known."""
         first, self._has_begun = not self._has_begun, True
         now = self.calls.now()
         # An earlier run may have planned the first batch.
         planned_ms = (yield ReadPlannedMs(batch_id)) if first else int(1000 * now.at_s)
-        return None if planned_ms is None else self._dated_by(planned_ms, now, caught_up)
+        return None if planned_ms is None else self._dated_by(planned_ms, now, evidence)
 
-    def _dated_by(self, planned_ms: int, now: ProcessingTime, caught_up: CaughtUp | None) -> CaughtUp | None:
-        if caught_up is None:
+    def _dated_by(self, planned_ms: int, now: ProcessingTime, evidence: Evidence | None) -> Evidence | None:
+        if evidence is None:
             return None
         planned_s = planned_ms / 1000
         if self._fixes_input_at_start:
             if planned_s < self._started.at_s:  # by an earlier run
                 return None
-            return replace(caught_up, at=min(caught_up.at or self._started, self._started))
-        return replace(caught_up, at=caught_up.at or ProcessingTime(min(planned_s, now.at_s), now.waited_s))
+            return replace(evidence, at=min(evidence.at or self._started, self._started))
+        return replace(evidence, at=evidence.at or ProcessingTime(min(planned_s, now.at_s), now.waited_s))
 
     @property
     def _fixes_input_at_start(self) -> bool:
@@ -210,7 +211,7 @@ class QueryProtocol:
     # -- batches that Spark has finished --------------------------------------------------------------------------
 
     def keep_finished(
-        self, batch_id: int, pinned_watermark: int | None, planned_ms: int, fold: Fold, known: BatchInput
+        self, batch_id: int, pinned_watermark: int | None, planned_ms: int, fold: Fold, batch_input: BatchInput
     ) -> Procedure[None]:
         """Add a batch to the backlog after Spark has classified its rows and finished the batch.
 
@@ -219,14 +220,14 @@ class QueryProtocol:
             pinned_watermark: The watermark by which Spark classified the rows; None if Spark had none.
             planned_ms: Time at which Spark planned the batch (epoch milliseconds).
             fold: The fold of its rows.
-            known: As in :meth:`begin`.
+            batch_input: As in :meth:`begin`.
         """
         now = self.calls.now()
         stored = StoredPinnedWatermark(pinned_watermark, self.calls.watermark_token)
-        caught_up = self._dated_by(planned_ms, now, known.caught_up)
-        self.registration.partitions = known.partitions
+        evidence = self._dated_by(planned_ms, now, batch_input.evidence)
+        self.registration.partitions = batch_input.partitions
         yield from self._settings.pinned_watermarks.write(batch_id, stored)
-        yield from self.backlog.keep(BacklogBatch(batch_id, stored, now.at_s, caught_up, fold), now)
+        yield from self.backlog.keep(BacklogBatch(batch_id, stored, now.at_s, evidence, fold), now)
 
     def report_finished(self) -> Procedure[bool]:
         """Report the backlog. If the coordinator does not answer, continue in the background.
@@ -247,14 +248,14 @@ class QueryProtocol:
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, age_s: float, after_batch: int | None, caught_up: CaughtUp | None = ALL_CAUGHT_UP
+        self, age_s: float, after_batch: int | None, evidence: Evidence | None = ALL_CAUGHT_UP
     ) -> Procedure[None]:
         """Report what was caught up ``age_s`` seconds ago, and restore state that the coordinator has lost.
 
         Args:
             age_s: Time since the substreams were caught up, in seconds.
             after_batch: The last batch that the query had finished at that time; None if it had finished none.
-            caught_up: The evidence. None: no evidence; the heartbeat only tells that the query is alive.
+            evidence: The evidence. None: no evidence; the heartbeat only tells that the query is alive.
 
         Raises:
             TidegateError: If the heartbeat fails. The next heartbeat carries newer evidence.
@@ -263,19 +264,19 @@ class QueryProtocol:
         if self._fixes_input_at_start:
             age_s = max(age_s, self.calls.now().at_s - self._started.at_s)
         try:
-            answer = yield from self.calls.heartbeat(age_s, after_batch, self._named(caught_up))
+            answer = yield from self.calls.heartbeat(age_s, after_batch, self._named(evidence))
         except JobMissing as missing:
             yield Locked(self._restore_job(missing, after_batch))
             return
         if not answer["applied"] or not self.registration.is_announced_in(answer):
             yield Locked(self._follow_heartbeat(answer, after_batch))
 
-    def _named(self, caught_up: CaughtUp | None) -> Sequence[str] | None:
+    def _named(self, evidence: Evidence | None) -> Sequence[str] | None:
         """Return the names for a heartbeat, as many as fit into a call; None for all substreams of the query."""
-        if caught_up is None:
+        if evidence is None:
             return ()
         self._turn += 1
-        return None if caught_up.substreams is None else in_turns(caught_up.substreams, self._turn)
+        return None if evidence.substreams is None else in_turns(evidence.substreams, self._turn)
 
     def _restore_job(self, missing: JobMissing, after_batch: int | None) -> Procedure[None]:
         yield from self.registration.announce_again(ONE_ATTEMPT, missing)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
-from tidegate_spark.protocol.evidence import BatchInput, CaughtUp
+from tidegate_spark.protocol.evidence import BatchInput, Evidence
 from tidegate_spark.substreams import name_of
 
 Partition = tuple[str, int]
@@ -38,7 +38,7 @@ class SourceOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class ReadPartitions:
     """What the offsets of a batch prove.
 
     Attributes:
@@ -52,7 +52,7 @@ class Evidence:
     behind: frozenset[Partition] = frozenset()
 
 
-def evidence_of(sources: Sequence[SourceOffsets], *, is_idle: bool = False) -> Evidence:
+def partitions_read(sources: Sequence[SourceOffsets], *, is_idle: bool = False) -> ReadPartitions:
     """Return what the offsets of all sources of a query prove, except those of watermark sources of this package.
 
     Args:
@@ -78,7 +78,7 @@ def evidence_of(sources: Sequence[SourceOffsets], *, is_idle: bool = False) -> E
         for partition, offset in (_partitions(latest) or {}).items():
             is_read = all(found is not None and found.get(partition) == offset for found in of_each)
             (caught_up if is_read else behind).add(partition)
-    return Evidence(bool(results) and all(results), frozenset(caught_up), frozenset(behind))
+    return ReadPartitions(bool(results) and all(results), frozenset(caught_up), frozenset(behind))
 
 
 def _parsed(offset: str | None) -> Any:
@@ -121,13 +121,13 @@ class PartitionNames:
 
     columns: tuple[str, ...]
 
-    def of(self, evidence: Evidence) -> frozenset[str]:
+    def of(self, read: ReadPartitions) -> frozenset[str]:
         """Return the substreams all of whose partitions were read to their latest offsets."""
-        return self._named(evidence.caught_up) - self._named(evidence.behind)
+        return self._named(read.caught_up) - self._named(read.behind)
 
-    def all_of(self, evidence: Evidence) -> frozenset[str]:
+    def all_of(self, read: ReadPartitions) -> frozenset[str]:
         """Return the substreams of all partitions that the source has."""
-        return self._named(evidence.caught_up | evidence.behind)
+        return self._named(read.caught_up | read.behind)
 
     def _named(self, partitions: Iterable[Partition]) -> frozenset[str]:
         return frozenset(self._name(topic, number) for topic, number in partitions)
@@ -137,13 +137,13 @@ class PartitionNames:
         return name_of(values if len(values) > 1 else values[0])
 
 
-def known_of(evidence: Evidence, names: PartitionNames | None) -> BatchInput:
-    """Return what the evidence means for the substreams.
+def input_of(read: ReadPartitions, names: PartitionNames | None) -> BatchInput:
+    """Return what the offsets prove about the substreams.
 
     ``names`` has the names of the substreams that are partitions of Kafka; None if they are not. Another substream may
     have rows in any partition.
     """
-    partitions = frozenset[str]() if names is None else names.all_of(evidence)
-    if evidence.all_caught_up:
-        return BatchInput(CaughtUp(), partitions)
-    return BatchInput(None if names is None else CaughtUp(names.of(evidence)), partitions)
+    partitions = frozenset[str]() if names is None else names.all_of(read)
+    if read.all_caught_up:
+        return BatchInput(Evidence(), partitions)
+    return BatchInput(None if names is None else Evidence(names.of(read)), partitions)

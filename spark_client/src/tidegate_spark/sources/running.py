@@ -1,8 +1,8 @@
 """The evidence of silence in the offsets of a running query.
 
 In the driver of a classic session, the client reads the offsets of each batch before the batch begins
-(:class:`DriverEvidence`). Under Spark Connect and in a native query, it reads the progress after each batch
-(:class:`ProgressEvidence`).
+(:class:`DriverEvidenceReader`). Under Spark Connect and in a native query, it reads the progress after each batch
+(:class:`ProgressEvidenceReader`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import SourceProgress
 
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, CaughtUp, ProcessingTime
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, Evidence, ProcessingTime
 from tidegate_spark.sources.offsets import (
     Partition,
     PartitionNames,
     SourceOffsets,
-    evidence_of,
-    known_of,
+    input_of,
     partitions_of,
+    partitions_read,
 )
 from tidegate_spark.sources.plan import StreamSources
 from tidegate_spark.sources.transactions import PartitionEnds, with_ends
@@ -119,7 +119,7 @@ def _json(offset: Any) -> str | None:
     return str(offset.get().json()) if offset.isDefined() else None
 
 
-class DriverEvidence:
+class DriverEvidenceReader:
     """The evidence of a query in a classic session.
 
     Args:
@@ -153,9 +153,9 @@ class DriverEvidence:
         """Return nothing: the begin of the batch has contributed its evidence."""
         return NOTHING_KNOWN
 
-    def when_idle(self) -> CaughtUp | None:
+    def when_idle(self) -> Evidence | None:
         """Return what the finished batches contain, after a trigger without a batch; None if nothing is proven."""
-        return self._read(is_idle=True).caught_up
+        return self._read(is_idle=True).evidence
 
     def close(self) -> None:
         """Close the client of Kafka, because the query has ended."""
@@ -167,8 +167,8 @@ class DriverEvidence:
             sources, at = self._offsets.read(is_idle), None
             if self._ends is not None:
                 sources, at = self._with_ends(self._ends, sources, is_idle)
-            known = known_of(evidence_of(sources, is_idle=is_idle), self._names)
-            return known if known.caught_up is None else replace(known, caught_up=replace(known.caught_up, at=at))
+            found = input_of(partitions_read(sources, is_idle=is_idle), self._names)
+            return found if found.evidence is None else replace(found, evidence=replace(found.evidence, at=at))
         except Exception:  # noqa: BLE001 - the methods of Spark are not public, and any of them may be missing
             if not self._has_failed and not self._is_stopped():
                 self._log.warning(
@@ -201,7 +201,7 @@ def unix_s(timestamp: str) -> float:
     return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
 
 
-class ProgressEvidence:
+class ProgressEvidenceReader:
     """The evidence of a query whose batches the client does not see when they begin.
 
     Args:
@@ -226,14 +226,17 @@ class ProgressEvidence:
             )
             for source in sources
         ]
-        return known_of(evidence_of(found), self._names)
+        return input_of(partitions_read(found), self._names)
 
-    def when_idle(self) -> CaughtUp | None:
+    def when_idle(self) -> Evidence | None:
         """Return what the finished batches contain, after a trigger without a batch; None if nothing is proven.
 
         Under ``minOffsetsPerTrigger``, Spark is also idle if Kafka has less input than the minimum for a batch.
         """
-        return None if self._sources.has_minimum else CaughtUp()
+        return None if self._sources.has_minimum else Evidence()
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
+
+
+EvidenceReader = DriverEvidenceReader | ProgressEvidenceReader

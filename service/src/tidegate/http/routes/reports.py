@@ -91,12 +91,12 @@ async def get_batch(job: JobId, query: QueryId, batch: BatchId, context: Context
 
     The coordinator keeps the pinned watermarks of the latest batches only.
     """
-    record = await read_batch(context.reader, job, query, batch)
-    if record is None:
+    found = await read_batch(context.reader, job, query, batch)
+    if found is None:
         raise Problem(
             "batch_not_found", "This batch never began, or the coordinator no longer keeps its pinned watermark."
         )
-    return json_answer(record)
+    return json_answer(found)
 
 
 @router.post(BATCH + ":commit", response_model=CommandResult, summary="Commit a batch")
@@ -120,13 +120,13 @@ async def commit(
 @router.post(
     "/{job:id}/queries/{query:id}:heartbeat",
     response_model=CommandResult,
-    summary="Confirm that a query has no new data",
+    summary="Confirm that a query is caught up",
 )
 @allowed(*REPORTERS)
 async def heartbeat(
     job: JobId, query: QueryId, body: Annotated[HeartbeatRequest, body_of(HeartbeatRequest)], context: ContextOf
 ) -> Response:
-    """Confirm that a query has no new data, so that its silence counts towards the idle timeout."""
+    """Confirm that a query is caught up, so that its silence counts towards the idle timeout."""
     token = context.tokens.claim(job, body.watermark_token)
     effect = await context.store.heartbeat(
         job, _run(query, body), body.observed_ms, body.waited_ms, body.after_batch, token, caught_up=body.caught_up

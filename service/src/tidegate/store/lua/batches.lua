@@ -93,12 +93,16 @@ local function discard_staged(query)
   redis.call('UNLINK', key.staged(query.name), key.coming(query.name))
 end
 
+-- Return the reports that the coordinator has combined (see commands.commit); nil if it has not.
+local function combined_before() return args.joined end
+
 -- Return the version of the reports of a query, which the coordinator must combine before the batch commits; nil if they
 -- are small, or if the coordinator has combined them. If it has combined other reports, it must do so again, even if these
 -- are small.
 local function to_combine(query)
   local version = query.begun_by .. ' ' .. query.latest .. ' ' .. query.staged
-  if args.joined then return args.joined.version ~= version and version or nil end
+  local combined = combined_before()
+  if combined then return combined.version ~= version and version or nil end
   -- A member can have an entry in counted and in delayed.
   return query.staged > 2 * constants.ENTRIES and version or nil
 end
@@ -176,7 +180,7 @@ local function combined_here(query)
 end
 
 -- Return the number of row counts that are staged, one per partition and member.
-local function count_staged(query) return args.joined and args.joined.count or combined_here(query).count end
+local function count_staged(query) return (combined_before() or combined_here(query)).count end
 
 -- Record that no batch of a query is open, and discard the staged reports.
 local function close(query)
@@ -195,7 +199,8 @@ local function commit_staged(name)
   local function each(column)
     return function(progress, visit)
       if not progress.commits then return false end
-      if args.joined then return steps.pieces(progress, args.joined[column], visit) end
+      local combined = combined_before()
+      if combined then return steps.pieces(progress, combined[column], visit) end
       visit(combined_here(queries.get(name)))
       return false
     end
@@ -253,7 +258,7 @@ end
 -- of a later batch commits the open batch, because Spark begins batch N only after batch N - 1 has returned. If the open
 -- batch is large, this runs in steps.
 -- args   token, run, batch_id, known (whether the client has a pinned watermark), pinned_watermark, keep, waited_ms,
---        input_age_ms (absent: unknown), joined (absent: see to_combine): version, and ranges of pieces
+--        input_age_ms (absent: unknown), joined (combined reports; absent: see to_combine): version, and ranges of pieces
 -- reply  pinned_watermark, replayed, joined, latest_event_time, previous_batch_id, previous_open, revision; or join: the
 --        version of the reports of the open batch, which the coordinator must combine
 -- errors query_fenced, query_retired, checkpoint_conflict, batch_forgotten, pinned_watermark_conflict, job_complete
@@ -400,7 +405,7 @@ end
 --        input was read up to this time; absent: the time of the begin counts for all members); members, counts (a
 --        column for each row class),
 --        disposition (dropped or diverted), hours_of_job and hours (see ledger.add), or stored pieces of these columns:
---        stored, members (range); joined (absent: see to_combine): version, count, and ranges of pieces
+--        stored, members (range); joined (combined reports; absent: see to_combine): version, count, and ranges of pieces
 -- reply  applied: false if the batch was already committed; or join: the version of the reports, which the coordinator
 --        must combine
 -- errors query_fenced, query_retired, batch_not_begun, reports_missing
@@ -464,7 +469,7 @@ function commands.commit()
   })
 end
 
--- Heartbeat: advance the idle clock of a query that had read all input. While a batch is open, the heartbeat must be about
+-- Heartbeat: advance the idle clock of a query that was caught up. While a batch is open, the heartbeat must be about
 -- the batch before it.
 -- args   token, run, observed_ms, waited_ms, after_batch (absent: no check, but no batch may be open), caught_up (members;
 --        absent: all)

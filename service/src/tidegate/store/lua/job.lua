@@ -149,7 +149,7 @@ function queries.add_outage(query, waited)
   query.waited = math.max(waited, query.waited)
 end
 
--- Record that a query has processed all input up to a processing time.
+-- Record that a query was caught up at a processing time.
 function queries.advance_idle_clock(query, time)
   query.idle_clock = values.highest(time - query.outage, query.idle_clock)
 end

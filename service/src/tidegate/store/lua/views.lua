@@ -36,7 +36,7 @@ end
 --        than most substreams: the holder, and the slowest active substreams, after (absent: from the start) a member and its
 --        watermark
 -- reply  config (JSON), max_watermark, is_complete (whether rows has all substreams: the job has at most that many),
---        rows (member, and the fields of tidegate.domain.views.SubstreamRow), slowest (members in order)
+--        rows (member, and the fields of tidegate.domain.views.SubstreamStatus), slowest (members in order)
 local ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future'}
 
 -- times: observed time and outages, by query
@@ -92,7 +92,7 @@ function commands.substreams()
 end
 
 -- Queries: read the queries of a job with their latest batches.
--- reply  rows (the fields of tidegate.domain.views.QueryRow)
+-- reply  rows (the fields of tidegate.domain.views.QueryStatus)
 function commands.queries()
   clock.load()
   local rows = {}

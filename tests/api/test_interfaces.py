@@ -25,6 +25,7 @@ WITHOUT_COMMAND = {
     "heartbeat": "queries send it",
     "get_batch": "`status` shows the latest batch of each query",
     "queries": "`status` shows them",
+    "offsets": "`status` shows the partitions that are behind, and `wait` reads all",
     "substreams": "`status` shows them",
 }
 WITHOUT_METHOD = {
@@ -38,6 +39,7 @@ METHODS_ONLY = {
     "stream": "coordinates a query",
     "with_watermark": "coordinates a query",
     "ensure_job": "creates the job for a query",
+    "wait_for_offsets": "reads `offsets` until they are reached",
     "metrics": "names members of `status` for a metrics system",
 }
 PARAMETERS_NOT_OFFERED = {

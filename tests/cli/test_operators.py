@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -123,6 +124,36 @@ def test_wait_exits_with_a_status(run: Run, http: httpx.Client, flights: str) ->
     later.start()
     run("wait", flights, "--at-least", LATER, "--timeout", "10m")
     later.join()
+
+
+def test_offsets_are_shown_and_awaited(run: Run, http: httpx.Client, job_name: str) -> None:
+    path, run_of = f"/v1/jobs/{job_name}", {"query_id": "c", "run_id": "r"}
+    config = {"policy": {"type": "limiting_lag", "lag_ms": 0}}
+    http.put(path, json=config, headers={"If-None-Match": "*"}).raise_for_status()
+    wait = ("wait", job_name, "--query", "q", "--timeout", "1s", "--offsets", '{"t":{"0":10,"1":0}}')
+    assert "t/0 (at no offset, not 10)" in run(*wait, status=3).stdout, "the query has not begun"
+    for batch, end in enumerate((4, 9)):
+        told = {"partitions": ["t/0", "t/1"], "starts": [5 * batch, 0], "ends": [end, 0], "latest": [1500, 0]}
+        http.put(f"{path}/queries/q/batches/{batch}", json=run_of).raise_for_status()
+        about = {"query": "q", **run_of, "batch_id": batch, "partition": 0}
+        http.post(
+            f"{path}:report", json={"substreams": ["a"], "max_event_times": [1], "batch": about}
+        ).raise_for_status()
+        body = {**run_of, "offsets": {**told, "behind_ms": [180_000, 0], "open_transactions": ["t/0"]}}
+        http.post(f"{path}/queries/q/batches/{batch}:commit", json=body).raise_for_status()
+    for command in ("status", "explain"):
+        shown = run(command, job_name).stdout
+        assert re.search(r"t/0 +q +1,491 +3 min +open", shown), shown
+        assert "t/1" not in shown
+    assert re.search(r"offsets_skipped +1 offsets of t/0; query q; batch_id 1", run("history", job_name).stdout)
+    assert run(*wait, status=3).stdout == "Not committed: t/0 (at 9, not 10).\n"
+    assert json.loads(run(*wait, "--json", status=3).stdout)["reached"] is False
+    reached = (*wait[:-1], '{"t":{"0":9,"1":0}}')
+    assert run(*reached).stdout == "All of these offsets are committed.\n"
+    for wrong in ("", "[]", "{}", '{"t":{"x":1}}', '{"t":{"0":"1"}}', '{"t":1}'):
+        assert "expected JSON with an end offset" in run(*wait[:-1], wrong, status=2).stderr
+    for form in ([], ["--at-least", "5", "--query", "q"], ["--query", "q"], ["--offsets", "{}"]):
+        assert "give either --at-least, or --query and --offsets" in run("wait", job_name, *form, status=2).stderr
 
 
 def test_a_time_in_seconds_is_refused_without_force(run: Run, flights: str) -> None:

@@ -87,6 +87,8 @@ CALLS: dict[str, Callable[[Job], object]] = {
     "completeness": lambda job: job.completeness(),
     "late": lambda job: job.late(),
     "queries": lambda job: job.queries(),
+    "offsets": lambda job: job.offsets("q"),
+    "wait_for_offsets": lambda job: job.wait_for_offsets("q", {"t": {0: 1}}, timedelta(0)),
     "substreams": lambda job: job.substreams(),
     "metrics": lambda job: job.metrics(),
 }

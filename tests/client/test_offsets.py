@@ -7,11 +7,19 @@ import pytest
 from pyspark.sql.streaming.listener import SourceProgress
 
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, Evidence, ProcessingTime
-from tidegate_spark.sources.offsets import PartitionNames, ReadPartitions, SourceOffsets, input_of, partitions_read
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, BatchOffsets, Evidence, ProcessingTime
+from tidegate_spark.sources.brokers import Brokers
+from tidegate_spark.sources.offsets import (
+    LatestOffsets,
+    PartitionNames,
+    ReadPartitions,
+    SourceOffsets,
+    batch_offsets,
+    input_of,
+    partitions_read,
+)
 from tidegate_spark.sources.plan import StreamSources
 from tidegate_spark.sources.running import DriverEvidenceReader, ProgressEvidenceReader, QueryOffsets
-from tidegate_spark.sources.transactions import PartitionEnds
 
 BY_PARTITION = PartitionNames(("topic", "partition"))
 
@@ -109,7 +117,7 @@ class Unasked:
 def test_offsets_that_cannot_be_read_prove_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Another rule would make substreams idle that have unread rows. The log says once why the watermark waits."""
     read = DriverEvidenceReader(
-        cast(QueryOffsets, Unasked()), BY_PARTITION, None, QueryLog("j", "q"), lambda: False, lambda: AT
+        cast(QueryOffsets, Unasked()), BY_PARTITION, None, False, QueryLog("j", "q"), lambda: False, lambda: AT
     )
     assert read.of_batch() == NOTHING_KNOWN
     assert read.when_idle() is None
@@ -117,15 +125,21 @@ def test_offsets_that_cannot_be_read_prove_nothing(caplog: pytest.LogCaptureFixt
 
 
 class Source:
-    """Spark's offsets of a query, and the ends of Kafka's partitions with the records of open transactions."""
+    """Spark's offsets of a query, and what the brokers tell about the partitions."""
 
     def __init__(self) -> None:
-        self.end, self.latest, self.high_watermark = 5, 5, 5
+        self.end, self.latest, self.high_watermark, self.first = 5, 5, 5, 0
+        self.committed: int | None = None
 
-    def read(self, asked: object) -> Any:
-        if not isinstance(asked, bool):  # the partitions
-            return {("t", 0): self.high_watermark}
-        return [kafka(json.dumps({"t": {"0": self.end}}), json.dumps({"t": {"0": self.latest}}), None)]
+    def read(self, is_idle: bool) -> Any:
+        committed = None if self.committed is None else json.dumps({"t": {"0": self.committed}})
+        return [kafka(json.dumps({"t": {"0": self.end}}), json.dumps({"t": {"0": self.latest}}), committed)]
+
+    def ends(self, partitions: object) -> Any:
+        return {("t", 0): self.high_watermark}
+
+    def firsts(self, partitions: object) -> Any:
+        return {("t", 0): self.first}
 
 
 def test_an_open_transaction_is_no_silence() -> None:
@@ -135,7 +149,8 @@ def test_an_open_transaction_is_no_silence() -> None:
     read = DriverEvidenceReader(
         cast(QueryOffsets, source),
         BY_PARTITION,
-        cast(PartitionEnds, source),
+        cast(Brokers, source),
+        True,
         QueryLog("j", "q"),
         lambda: False,
         lambda: at[next(times)],
@@ -149,6 +164,44 @@ def test_an_open_transaction_is_no_silence() -> None:
     assert read.of_batch().evidence == Evidence(None, at[2]), "the transaction was open, and is read"
 
 
+def test_offsets_of_a_batch_tell_what_is_unread_and_what_was_never_read() -> None:
+    past, none = LatestOffsets(), {("t", 0): 0}
+
+    def read(start: int | None, end: int, latest: int, at_s: float, first: int = 0) -> BatchOffsets | None:
+        def text(offset: int) -> str:
+            return json.dumps({"t": {"0": offset}})
+
+        source = kafka(text(end), text(latest), None if start is None else text(start))
+        return batch_offsets([source], past, at_s, {("t", 0): first})
+
+    def told(start: int | None, end: int, latest: int, behind_ms: int | None) -> BatchOffsets:
+        return BatchOffsets(("t/0",), (start,), (end,), (latest,), (behind_ms,))
+
+    assert read(None, 100, 900, 10.0) == told(None, 100, 900, None), "the records were there before"
+    assert read(100, 200, 1000, 20.0) == told(100, 200, 1000, None)
+    assert read(200, 900, 1100, 30.0) == told(200, 900, 1100, 20_000), "the record 900 came after 10.0"
+    assert read(900, 1100, 1100, 40.0) == told(900, 1100, 1100, 0)
+    assert read(1100, 1300, 1300, 50.0, first=1250) == told(1250, 1300, 1300, 0), "Kafka has deleted 150 records"
+    assert read(1300, 1400, 1400, 60.0, first=1500) == told(1400, 1400, 1400, 0), "and here all of the batch"
+    assert read(1400, 40, 40, 70.0) == told(1400, 40, 40, 0), "the topic was created again"
+    assert batch_offsets([SourceOffsets('{"logOffset":3}', None)], past, 80.0, none) is None, "not of Kafka"
+    twice = [kafka('{"t":{"0":5}}', '{"t":{"0":9}}', '{"t":{"0":1}}'), kafka('{"t":{"0":3}}', '{"t":{"0":9}}', None)]
+    assert batch_offsets(twice, LatestOffsets(), 0.0, {}) == told(None, 3, 9, None), "two sources read the topic"
+    many = json.dumps({"t": {str(number): 1 for number in range(5001)}})
+    assert batch_offsets([kafka(many, many, None)], LatestOffsets(), 0.0, {}) is None, "too many for a call"
+
+
+def test_the_age_of_a_backlog_is_known_for_days() -> None:
+    past = LatestOffsets()
+    for minute in range(3 * 24 * 60):
+        past.add(60.0 * minute, {("t", 0): minute})
+    assert len(past) <= LatestOffsets.KEPT
+    for minutes in (1, 5, 60, 24 * 60, 2 * 24 * 60):
+        unread_ms = past.behind_ms(("t", 0), minute - minutes)
+        assert unread_ms is not None
+        assert 60_000 * minutes <= unread_ms <= 60_000 * (2 * minutes + 2), minutes
+
+
 def progress(description: str, end: str, latest: str) -> SourceProgress:
     return SourceProgress(description, "null", end, latest, 0, 0.0, 0.0, {})
 
@@ -159,17 +212,18 @@ def test_under_spark_connect_the_progress_of_a_batch_is_evidence() -> None:
     behind = progress("KafkaV2[Subscribe[t]]", '{"t":{"0":5,"1":7}}', '{"t":{"0":900,"1":7}}')
     files = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "null")
     unknown = progress("DeltaSource[file:/in]", '{"reservoirVersion":3}', "null")
-    assert evidence.of_progress([read, files]) == BatchInput(Evidence(), frozenset({"t/0", "t/1"}))
-    assert evidence.of_progress([behind]).evidence == Evidence(frozenset({"t/1"}))
+    told = BatchOffsets(("t/0", "t/1"), (None, None), (5, 7), (5, 7), (0, 0), batch_id=1)
+    assert evidence.of_progress(1, [read, files]) == BatchInput(Evidence(), frozenset({"t/0", "t/1"}), told)
+    assert evidence.of_progress(1, [behind]).evidence == Evidence(frozenset({"t/1"}))
     of_classic_session = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "None")
-    assert evidence.of_progress([files]).evidence == Evidence()
-    assert evidence.of_progress([of_classic_session]).evidence == Evidence()
-    assert evidence.of_progress([unknown]).evidence == Evidence(frozenset())
+    assert evidence.of_progress(1, [files]).evidence == Evidence()
+    assert evidence.of_progress(1, [of_classic_session]).evidence == Evidence()
+    assert evidence.of_progress(1, [unknown]).evidence == Evidence(frozenset())
     limited = ProgressEvidenceReader(StreamSources(has_file_limit=True), None)
-    assert limited.of_progress([files]).evidence is None
+    assert limited.of_progress(1, [files]).evidence is None
     declared = ProgressEvidenceReader(StreamSources(has_file_limit=True, are_complete=True), None)
-    assert declared.of_progress([files, unknown]).evidence == Evidence()
-    assert declared.of_progress([behind]).evidence is None, "for Kafka, only the offsets count"
+    assert declared.of_progress(1, [files, unknown]).evidence == Evidence()
+    assert declared.of_progress(1, [behind]).evidence is None, "for Kafka, only the offsets count"
     assert (evidence.when_idle(), ProgressEvidenceReader(StreamSources(has_minimum=True), None).when_idle()) == (
         Evidence(),
         None,

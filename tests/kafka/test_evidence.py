@@ -1,57 +1,26 @@
 """Silence with a real broker: a substream becomes idle only if its offsets prove that it has no unread rows."""
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import datetime, timedelta
-from functools import partial
 
 import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support.kafka import Broker
+from tests.support.kafka_queries import HOUR, START, TIMEOUT, count, late, running, states, until
 from tests.support.streams import Sink
-from tests.support.waiting import until as until_soon
 from tidegate_spark import Batch, Job, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess
 
-until = partial(until_soon, timeout_s=300)  # Spark's consumer waits half a second for each partition without new rows
-TIMEOUT = timedelta(seconds=2)
 LAG = timedelta(seconds=1)
-START = 1_700_000_400_000
-HOUR = 3_600_000
 
 
 @pytest.fixture
 def job(tidegate: CoordinatorProcess) -> Job:
     return tidegate.job(config=limiting_lag(LAG, idle_timeout=TIMEOUT))
-
-
-@contextmanager
-def running(
-    job: Job, df: DataFrame, sink: Sink, checkpoint: str, substream: tuple[str, ...] = ("topic", "partition")
-) -> Iterator[StreamingQuery]:
-    stream = sink.after(job.stream(df, event_time="t", substream=list(substream)))
-    query = stream.trigger(processingTime="200 milliseconds").start(queryName="q", checkpointLocation=checkpoint)
-    try:
-        yield query
-    finally:
-        query.stop()
-
-
-def states(job: Job) -> dict[str, str]:
-    return {row["substream"]: row["state"] for row in job.substreams()}
-
-
-def count(sink: Sink) -> int:
-    return sum(map(len, sink.on_time.values())) + late(sink)
-
-
-def late(sink: Sink) -> int:
-    return sum(map(len, sink.late.values()))
 
 
 @pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": 100_000}, {"maxOffsetsPerTrigger": 20}], ids=str)

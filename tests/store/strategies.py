@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from tidegate.domain.completeness import RowCounts
 from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle, NoThrottle, Override
 from tidegate.domain.job import PinnedWatermark, Run, TokenClaim
+from tidegate.domain.offsets import BatchOffsets
 from tidegate.domain.policies import (
     LimitingLag,
     LimitingLagAndDelay,
@@ -81,5 +82,20 @@ rows_of_hours = st.builds(
 tokens = st.one_of(st.none(), st.none(), st.builds(TokenClaim, st.integers(0, 2), st.one_of(st.none(), ordinary_times)))
 some_names = st.lists(names, unique=True, min_size=1, max_size=3)
 caught_up_names = st.none() | st.none() | st.lists(names, unique=True, max_size=3)
+offsets = st.none() | st.sampled_from([["t/0"], ["t/0", "t/1"], ["t/1", "u/0"]]).flatmap(
+    lambda partitions: st.builds(
+        BatchOffsets,
+        st.just(partitions),
+        *(
+            st.lists(values, min_size=len(partitions), max_size=len(partitions))
+            for values in (
+                *(st.none() | st.integers(0, 9), st.integers(3, 12)),
+                *(st.none() | st.integers(0, 20), st.none() | st.integers(0, 9)),
+            )
+        ),
+        st.lists(st.sampled_from(partitions), unique=True),
+        st.none() | st.integers(0, 3),
+    )
+)
 owners = st.sampled_from(["", "p", "q"])
 seldom = st.integers(0, 4).map(lambda drawn: drawn == 0)

@@ -6,7 +6,7 @@ asserted from the history of the commands, independently of both sides.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +24,7 @@ from tests.store.strategies import (
     marks,
     max_event_times,
     names,
+    offsets,
     ordinary_times,
     owners,
     pinned_watermarks,
@@ -44,11 +45,14 @@ from tidegate.domain.commands import NO_DELAYS
 from tidegate.domain.completeness import BatchAccounting, LateDisposition, RowCounts, RowsByDelay, RowsOfHour
 from tidegate.domain.config import JobConfig
 from tidegate.domain.job import ConfigVersion, PinnedWatermark, Run, TokenClaim
+from tidegate.domain.offsets import BatchOffsets
 from tidegate.domain.results import Effect, Holder
 from tidegate.domain.values import above
 from tidegate.domain.views import explain
 from tidegate.store import functions, servers
 from tidegate.store.library import library
+
+Argument = TypeVar("Argument")
 
 
 class Twins(RuleBasedStateMachine):
@@ -197,9 +201,9 @@ class Twins(RuleBasedStateMachine):
             self.record_evidence(query, self.twin.answers[-1].now_ms - caught_up.age_ms, caught_up.substreams)
         del self.open[query]
 
-    def understood(self, caught_up: Sequence[str] | None) -> Sequence[str] | None:
-        """Return the substreams that were caught up, if the serving version knows this argument."""
-        return caught_up
+    def understood(self, argument: Argument) -> Argument | None:
+        """Return a new argument, if the serving version knows it."""
+        return argument
 
     def understood_batch(self, after: int | None) -> int | None:
         """Return the argument ``after_batch`` of a heartbeat, if the version that serves it follows the same rule."""
@@ -262,6 +266,7 @@ class Twins(RuleBasedStateMachine):
         token=tokens,
         caught_up=caught_up_names,
         caught_up_age=st.integers(0, 40),
+        told=offsets,
     )
     def commit(
         self,
@@ -276,6 +281,7 @@ class Twins(RuleBasedStateMachine):
         token: TokenClaim | None = None,
         caught_up: Sequence[str] | None = None,
         caught_up_age: int = 0,
+        told: BatchOffsets | None = None,
     ) -> None:
         now = self.job_now
         account = None
@@ -286,16 +292,18 @@ class Twins(RuleBasedStateMachine):
             account = BatchAccounting(tuple(rows), tuple(rows.values()), disposition, attributed, every)
         caught_up = self.understood(caught_up)
         named = None if caught_up is None else CaughtUp(caught_up, caught_up_age)
-        more_arguments = {"reported": reported, "token": token, "caught_up": named}
+        more_arguments = {"reported": reported, "token": token, "caught_up": named, "offsets": self.understood(told)}
         effect = self.execute("commit", run, batch, account, waited_ms=waited, **more_arguments)
         if effect is not None and effect.applied:
             self.record_commit(run.query, now, named)
 
-    @rule(data=st.data(), waited=waits, caught_up=caught_up_names)
-    def commit_of_an_open_batch(self, data: st.DataObject, waited: int, caught_up: Sequence[str] | None) -> None:
+    @rule(data=st.data(), waited=waits, caught_up=caught_up_names, told=offsets)
+    def commit_of_an_open_batch(
+        self, data: st.DataObject, waited: int, caught_up: Sequence[str] | None, told: BatchOffsets | None
+    ) -> None:
         if self.open:
             run, batch, _ = self.open[data.draw(st.sampled_from(sorted(self.open)))]
-            self.commit(run, batch, {}, waited, caught_up=caught_up)
+            self.commit(run, batch, {}, waited, caught_up=caught_up, told=told)
 
     @rule(
         run=runs,
@@ -520,8 +528,8 @@ class UpgradedTwins(Twins):
     def serve_by_the_other_version(self) -> None:
         type(self).is_upgraded = not self.is_upgraded
 
-    def understood(self, caught_up: Sequence[str] | None) -> Sequence[str] | None:
-        return caught_up if self.is_upgraded else None
+    def understood(self, argument: Argument) -> Argument | None:
+        return argument if self.is_upgraded else None
 
     def understood_batch(self, after: int | None) -> int | None:
         # The previous version ignores a heartbeat about the batch before an open one.

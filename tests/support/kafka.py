@@ -5,12 +5,12 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -41,10 +41,11 @@ class Broker(LocalBroker):
         finally:
             self.process.send_signal(signal.SIGCONT)
 
-    def topic(self, partitions: int = 1) -> str:
-        """Create a topic, and return its name."""
-        name = f"t{secrets.token_hex(4)}"
-        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
+    def topic(self, partitions: int = 1, name: str | None = None, config: Mapping[str, object] | None = None) -> str:
+        """Create a topic with a configuration, and return its name."""
+        name = name or f"t{secrets.token_hex(4)}"
+        given = {key: str(value) for key, value in (config or {}).items()}
+        self.admin.create_topics([NewTopic(name, partitions, 1, config=given)])[name].result(60)
         until(lambda: len(self._partitions(name)) == partitions, f"{name} exists")
         return name
 
@@ -56,6 +57,11 @@ class Broker(LocalBroker):
     def _partitions(self, topic: str) -> dict[int, Any]:
         metadata = self.admin.list_topics(topic, timeout=60).topics[topic]
         return {} if metadata.error is not None else metadata.partitions
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic."""
+        self.admin.delete_topics([topic])[topic].result(60)
+        until(lambda: topic not in self.admin.list_topics(timeout=60).topics, f"{topic} is deleted")
 
     def delete_rows(self, topic: str, partition: int, before: int) -> None:
         """Delete the records of a partition before an offset, as the retention of a topic does."""
@@ -80,6 +86,46 @@ class Broker(LocalBroker):
                 except BufferError:
                     producer.poll(0.1)
         producer.flush()
+
+    def send_keyed(self, topic: str, rows: Iterable[tuple[str, Row]]) -> None:
+        """Send rows with keys to partition 0."""
+        for key, (k, t) in rows:
+            self._producer.produce(topic, json.dumps({"k": k, "t": t}).encode(), key, partition=0)
+        self._producer.flush()
+
+    def send_at(self, spark: SparkSession, topic: str, records: Iterable[tuple[str, int]]) -> None:
+        """Send values with the times of their records, in milliseconds, to partition 0.
+
+        The producer of Java accepts any time; that of librdkafka replaces times long ago.
+        """
+        jvm: Any = spark._jvm  # noqa: SLF001 - there is no public way to the classes of Java
+        settings, client = jvm.java.util.HashMap(), jvm.org.apache.kafka.clients.producer
+        settings.put("bootstrap.servers", self.address)
+        for kind in ("key", "value"):
+            settings.put(f"{kind}.serializer", "org.apache.kafka.common.serialization.StringSerializer")
+        producer = client.KafkaProducer(settings)
+        try:
+            for value, at_ms in records:
+                producer.send(client.ProducerRecord(topic, 0, jvm.java.lang.Long.valueOf(at_ms), None, value)).get()
+        finally:
+            producer.close()
+
+    def count(self, topic: str) -> int:
+        """Return the number of records in partition 0."""
+        end = self.end(topic, 0)
+        consumer = Consumer(
+            {"bootstrap.servers": self.address, "log_level": 0, "group.id": topic, "enable.auto.commit": False}
+        )
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        try:
+            found = 0
+            while (message := consumer.poll(30)) is not None:
+                found += 1
+                if (message.offset() or 0) >= end - 1:
+                    return found
+            raise AssertionError("the broker does not answer")
+        finally:
+            consumer.close()
 
     @contextmanager
     def transaction(self, topic: str, partition: int, rows: Iterable[Row], commits: bool = True) -> Iterator[None]:

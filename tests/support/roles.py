@@ -13,6 +13,7 @@ MAY: dict[str, set[str]] = {
     "completeness": ALL,
     "late": ALL,
     "queries": ALL,
+    "offsets": ALL,
     "get_batch": ALL,
     "explain": ALL,
     "history": ALL,

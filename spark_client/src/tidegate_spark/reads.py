@@ -1,6 +1,6 @@
 """The methods of a job that read its state."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -13,6 +13,8 @@ from tidegate_spark.substreams import Values
 
 POLL_S = 4.0
 """Maximum wait in seconds of one call for a watermark. It is shorter than every timeout of an attempt."""
+OFFSETS_EACH_S = 0.5
+"""Pause in seconds between two reads of committed offsets."""
 
 
 class JobReads:
@@ -50,6 +52,31 @@ class JobReads:
             reached: bool = answer["reached"]
             if reached or poll_s == 0:
                 return reached
+
+    def wait_for_offsets(
+        self, query: str, offsets: Mapping[str, Mapping[int, int]], timeout: timedelta = timedelta(hours=1)
+    ) -> bool:
+        """Wait until a query has committed end offsets of Kafka, and return whether it did so within ``timeout``.
+
+        All batches with records below these offsets are then committed.
+
+        Role of the key: any.
+
+        Args:
+            query: The query.
+            offsets: End offsets by topic and partition, such as ``{"landings": {0: 120}}``.
+            timeout: Longest wait. With 0, the method returns at once.
+        """
+        wanted = {f"{topic}/{number}": end for topic, of in offsets.items() for number, end in of.items()}
+        clock = self.connection.clock
+        deadline = clock.monotonic() + milliseconds("timeout", timeout) / 1000
+        while True:
+            committed = {row["partition"]: row["committed"] for row in self.offsets(query)["partitions"]}
+            if all(committed.get(partition, -1) >= end for partition, end in wanted.items()):
+                return True
+            if clock.monotonic() >= deadline:
+                return False
+            clock.sleep(OFFSETS_EACH_S)
 
     def watch(self, kind: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
         """Yield the history records of the job as they happen. After a reconnection, yield the missed records.
@@ -143,6 +170,16 @@ class JobReads:
         Role of the key: any.
         """
         return self.connection.run(self.connection.calls.queries())
+
+    def offsets(self, query: str) -> dict[str, Any]:
+        """Return how far the committed batches of a query have read each partition of Kafka.
+
+        The result is the JSON object of ``GET /v1/jobs/{job}/queries/{query}/offsets``. A query that has not begun has
+        no partitions yet.
+
+        Role of the key: any.
+        """
+        return self._get(f"/queries/{query}/offsets")
 
     def substreams(self) -> list[dict[str, Any]]:
         """Return all substreams of the job.

@@ -28,9 +28,9 @@ from tidegate_spark.protocol.pinned_watermarks import KEPT, PinnedWatermarks
 from tidegate_spark.protocol.registration import IDLE_TIMEOUT
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.protocol.settings import QuerySettings
+from tidegate_spark.sources.brokers import Brokers
 from tidegate_spark.sources.plan import StreamSources, partition_names, sources_of
 from tidegate_spark.sources.running import DriverEvidenceReader, EvidenceReader, ProgressEvidenceReader, QueryOffsets
-from tidegate_spark.sources.transactions import PartitionEnds
 from tidegate_spark.spark_session import (
     AVAILABLE_NOW_OF_PYTHON_SOURCES,
     BATCHES_RETAINED,
@@ -118,8 +118,11 @@ class QueryStart:
             return ProgressEvidenceReader(sources, None)
         names = partition_names(self.columns, self.df)
         offsets = QueryOffsets(spark, self.query, sources)
-        ends = None if sources.transactional is None else PartitionEnds(spark, sources.transactional)
-        return DriverEvidenceReader(offsets, names, ends, session.log, lambda: session.is_stopped(), session.calls.now)
+        brokers = None if sources.kafka_settings is None else Brokers(spark, sources.kafka_settings)
+        log, now = session.log, session.calls.now
+        return DriverEvidenceReader(
+            offsets, names, brokers, sources.reads_committed, log, lambda: session.is_stopped(), now
+        )
 
     def _persists(self) -> bool:
         """Return whether batches are persisted while they run: the user's choice, or else what the input needs."""

@@ -3,7 +3,8 @@
 import json
 import math
 import time as clock
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -31,6 +32,8 @@ Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Show only reco
 MAX_POLL_S = 60.0
 ANSWER_S = 30.0
 RECONNECT_S = 1.0
+POLL_EACH_S = 0.5
+"""Pause between two reads of committed offsets."""
 PATIENCE_S = 600.0
 """Longest time without an answer, as in the Python client."""
 
@@ -123,39 +126,100 @@ def _show_event(name: str, data: Mapping[str, Any]) -> None:
 def wait(
     job: Job,
     at_least: Annotated[
-        int, time_option("Watermark to wait for, as 2013-01-14T00:00Z or Unix milliseconds.", round_up=True)
-    ],
+        int | None, time_option("Watermark to wait for, as 2013-01-14T00:00Z or Unix milliseconds.", round_up=True)
+    ] = None,
+    query: Annotated[str | None, typer.Option(help="Query whose committed offsets to wait for.")] = None,
+    offsets: Annotated[
+        str | None,
+        typer.Option(
+            help='End offsets of Kafka to wait for, in Spark\'s JSON: \'{"landings":{"0":120}}\'. The batches with all '
+            "records below them are then committed."
+        ),
+    ] = None,
     timeout: Annotated[str, typer.Option(help="Longest wait, such as 90s, 30m, 2h or 1d.")] = "1h",
     force: Force = False,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Wait until the watermark reaches a value. Exit with status 3 after the timeout.
+    """Wait until the watermark reaches a value, or a query has committed offsets. Exit with status 3 after the timeout.
 
     While no coordinator answers, the command tries again, for at most ten minutes. Then it exits with status 4.
 
     tidegate wait flights --at-least 2013-01-14T00:00Z --timeout 2h && run-batch
     """
+    if (at_least is None) == (offsets is None) or (query is None) != (offsets is None):
+        raise typer.BadParameter("give either --at-least, or --query and --offsets")
     coordinator = Coordinator(url)
-    path = f"/v1/jobs/{segment('job', job)}/watermark"
+    if offsets is None:
+        path = f"/v1/jobs/{segment('job', job)}/watermark"
+        result = _poll(coordinator, path, timeout, {"at_least": at_least, "force": force}, itemgetter("reached"))
+        text = job_sentence(result)
+    else:
+        wanted = _parse_offsets(offsets)
+        path = f"/v1/jobs/{segment('job', job)}/queries/{segment('query', query or '')}/offsets"
+        result = _poll(coordinator, path, timeout, None, lambda answer: not _uncommitted(answer, wanted))
+        missing = _uncommitted(result, wanted)
+        result["reached"] = not missing
+        text = f"Not committed: {', '.join(missing)}." if missing else "All of these offsets are committed."
+    if as_json:
+        show_json(result)
+    else:
+        show(text)
+    if not result["reached"]:
+        raise typer.Exit(NOT_REACHED)
+
+
+def _poll(
+    coordinator: Coordinator,
+    path: str,
+    timeout: str,
+    parameters: Mapping[str, Any] | None,
+    is_reached: Callable[[Mapping[str, Any]], bool],
+) -> dict[str, Any]:
+    """Return the first answer that is reached, or the last one before the timeout.
+
+    With ``parameters``, each call waits at the coordinator. Without, the command calls again after ``POLL_EACH_S``.
+    """
     deadline = clock.monotonic() + duration_s(timeout)
     answered = clock.monotonic()
     while True:
         left_s = max(0.0, deadline - clock.monotonic())
-        poll_s = min(left_s, MAX_POLL_S)
+        poll_s = min(left_s, MAX_POLL_S) if parameters else 0.0
         try:
-            parameters = {"at_least": at_least, "timeout_s": poll_s, "force": force}
-            result = coordinator.attempt("GET", path, poll_s + ANSWER_S, parameters)
+            waiting = {**parameters, "timeout_s": poll_s} if parameters else {}
+            result: dict[str, Any] = coordinator.attempt("GET", path, poll_s + ANSWER_S, waiting)
         except NoAnswer as error:
             _try_again(error, answered if left_s else -math.inf)  # after the timeout, there is no other attempt
             clock.sleep(min(RECONNECT_S, left_s))
             continue
         answered = clock.monotonic()
-        if result["reached"] or left_s == 0:
-            break
-    if as_json:
-        show_json(result)
-    else:
-        show(job_sentence(result))
-    if not result["reached"]:
-        raise typer.Exit(NOT_REACHED)
+        if is_reached(result) or left_s == 0:
+            return result
+        if not parameters:
+            clock.sleep(min(POLL_EACH_S, left_s))
+
+
+def _parse_offsets(text: str) -> dict[str, int]:
+    """Return end offsets by partition, from the JSON that Spark uses."""
+    try:
+        found = {
+            f"{topic}/{int(number)}": offset for topic, of in json.loads(text).items() for number, offset in of.items()
+        }
+    except (ValueError, AttributeError):
+        found = {}
+    if not found or not all(type(offset) is int and offset >= 0 for offset in found.values()):
+        raise typer.BadParameter(
+            'expected JSON with an end offset for each partition, such as \'{"landings":{"0":120}}\'',
+            param_hint="--offsets",
+        )
+    return found
+
+
+def _uncommitted(answer: Mapping[str, Any], wanted: Mapping[str, int]) -> list[str]:
+    """Return the partitions that are not committed up to the wanted end offsets, with the committed offsets."""
+    committed = {row["partition"]: row["committed"] for row in answer["partitions"]}
+    return [
+        f"{name} (at {committed.get(name, 'no offset')}, not {offset})"
+        for name, offset in wanted.items()
+        if committed.get(name, -1) < offset
+    ]

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -97,17 +97,40 @@ def _show_facts(found: Mapping[str, Any]) -> None:
     show_table(("", ""), facts)
 
 
-def _show_queries(queries: Iterable[Mapping[str, Any]], now_ms: int) -> None:
+def _show_queries(queries: Sequence[Mapping[str, Any]], now_ms: int) -> None:
     rows = [
         (
             query["query"] + (" (retired)" if query["retired"] else ""),
             "-" if query["batch_id"] is None else str(query["batch_id"]),
             format_duration(now_ms - query["begun_ms"]) if query["batch_open"] else "no",
+            _unread(query.get("offsets")),
             _ago(now_ms, query["last_contact_ms"]),
         )
         for query in queries
     ]
-    show_table(("query", "batch", "open", "last contact"), rows)
+    show_table(("query", "batch", "open", "unread offsets", "last contact"), rows)
+    _show_partitions({query["query"]: query["offsets"] for query in queries if query.get("offsets")})
+
+
+def _unread(offsets: Mapping[str, Any] | None) -> str:
+    return "-" if offsets is None or offsets["unread"] is None else f"{offsets['unread']:,}"
+
+
+def _show_partitions(by_query: Mapping[str, Mapping[str, Any]]) -> None:
+    """Show the partitions with the most unread offsets."""
+    rows = [
+        (
+            partition["partition"],
+            query,
+            f"{partition['unread']:,}",
+            "-" if partition["behind_ms"] is None else format_duration(partition["behind_ms"]),
+            "open" if partition["open_transaction"] else "-",
+        )
+        for query, offsets in by_query.items()
+        for partition in offsets["most_behind"]
+    ]
+    if rows:
+        show_table(("partition", "query", "unread offsets", "oldest unread", "transaction"), rows)
 
 
 def _show_substreams(substreams: Iterable[Mapping[str, Any]], now_ms: int) -> None:
@@ -154,6 +177,7 @@ def explain(
     ]
     if rows:
         show_table(("held by", "reason", "limits", "watermark without it and those above"), rows)
+    _show_partitions(explanation.get("offsets") or {})
     if explanation["next_step"] is not None:
         show(f"Next throttle step: {format_time(explanation['next_step'])}")
 

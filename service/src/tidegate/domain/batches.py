@@ -33,6 +33,7 @@ from tidegate.domain.observe import (
     observe,
     set_aside_future,
 )
+from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, advance
 from tidegate.domain.results import Begun, Effect
 from tidegate.domain.values import highest
 
@@ -254,6 +255,7 @@ def commit(
     reported: int | None = None,
     token: TokenClaim | None = None,
     caught_up: CaughtUp | None = None,
+    offsets: BatchOffsets | None = None,
 ) -> Effect:
     """Apply the staged reports of a batch and account for its rows, exactly once; a repeated commit changes nothing.
 
@@ -268,6 +270,7 @@ def commit(
         token: The client's last watermark token.
         caught_up: Substreams whose input up to a time is in this batch or an earlier batch. The time of the begin then
             does not count. None: the time of the begin counts for all substreams of the query.
+        offsets: The offsets of the batch in the partitions of its source; None if the client does not know them.
 
     Raises:
         QueryFenced, QueryRetired, BatchNotBegun: If this run has not begun the batch.
@@ -282,6 +285,10 @@ def commit(
     _contact(job, run.query, query)
     _add_outage(query, waited_ms)
     if is_open:
+        if offsets is not None:
+            of_batch = batch_id if offsets.batch_id is None else offsets.batch_id
+            committed = CommittedOffsets(job.now_ms, run.query_id, of_batch, offsets)
+            query.offsets = advance(query.offsets, committed, run.query, job.history)
         _commit_staged(job, run.query, query, caught_up)
         evaluate(job)
         if accounting is not None:

@@ -47,6 +47,8 @@ class Kind(StrEnum):
     FENCED = "fenced"
     FUTURE = "future"
     RELEARNING = "relearning"
+    OFFSETS_SKIPPED = "offsets_skipped"
+    OFFSETS_RESTARTED = "offsets_restarted"
     WATERMARK_RESTORED = "watermark_restored"
     UNATTENDED = "unattended"
     HOLD_EXPIRED = "hold_expired"
@@ -58,7 +60,7 @@ MOVEMENTS = (Kind.EMISSION, Kind.COALESCED_WATERMARK)
 
 
 NUMBERS = ("coalesced_watermark", "watermark", "count", "batch_id", "unattended_ms", "at_most", "up_to")
-LISTS = ("substreams", "limits")
+LISTS = ("substreams", "limits", "partitions")
 """Details of records that are not text."""
 
 
@@ -81,6 +83,9 @@ class Record:
     fenced              a newer run replaced a run: ``query``, ``run_id``
     future              event times too far ahead of the clock were set aside: ``query``, ``count``, ``substreams``
     relearning          too many rows were late, so a learned lag was discarded: ``query``, ``count``, ``substreams``
+    offsets_skipped     a batch began above the end of the batch before: ``query``, ``batch_id``, ``count`` (offsets
+                        that were never read), ``partitions``
+    offsets_restarted   a topic was deleted and created again: the same details as of ``offsets_skipped``
     watermark_restored  a token restored a watermark that the store had lost: ``watermark``
     unattended          no coordinator evaluated the job for ``unattended_ms``; that time does not count as silence
     hold_expired        a hold expired: ``hold``

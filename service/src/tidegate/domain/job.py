@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 from tidegate.domain.completeness import NO_ROWS, DelayStatistics, Ledger, RowCounts, RowsByDelay, Sketch
 from tidegate.domain.config import JobConfig
 from tidegate.domain.history import History, Timeline
+from tidegate.domain.offsets import CommittedOffsets
 from tidegate.domain.policies import Moment, Policy, PolicyState, TimestampHistory
 from tidegate.domain.values import EXACT_DOUBLE, NumberRange, SubstreamKey, described, highest
 
@@ -147,6 +148,7 @@ class Query:
     outage_ms: int = 0
     pinned_watermarks: dict[int, int | None] = field(default_factory=dict)
     staged: Staged = field(default_factory=Staged)
+    offsets: CommittedOffsets | None = None
 
     @property
     def pinned_watermark(self) -> int | None:

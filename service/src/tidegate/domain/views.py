@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from copy import copy, deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
 from tidegate.domain import commands
@@ -17,6 +17,7 @@ from tidegate.domain.evaluate import (
 )
 from tidegate.domain.history import History
 from tidegate.domain.job import Hold, JobState, Substream, SubstreamState
+from tidegate.domain.offsets import OffsetsStatus
 from tidegate.domain.results import Holder, JobWatermark
 from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, described
 
@@ -30,6 +31,7 @@ class JobSummary:
     ``active`` includes blocked substreams. ``emissions`` is the number of advances of W. ``throttled`` is the number
     of advances of the merged watermark after which the throttle did not move C. ``last_contact_ms`` is the time of the
     last client call; None before the first call. ``limits`` contains the number of times that each limit acted.
+    ``unread_offsets`` and ``skipped_offsets`` are by query, for those whose batches tell their offsets.
     """
 
     max_event_time: int | None
@@ -48,11 +50,14 @@ class JobSummary:
     limits: dict[str, int]
     holds: tuple[Hold, ...]
     missing_queries: tuple[str, ...]
+    unread_offsets: dict[str, int] = field(default_factory=dict)
+    skipped_offsets: dict[str, int] = field(default_factory=dict)
 
 
 def status(job: JobState) -> JobSummary:
     """Return the summary of a job."""
     named = [substream for (_, name), substream in job.substreams.items() if name != PLACEHOLDER]
+    told = {name: query.offsets for name, query in job.queries.items() if query.offsets is not None}
     done = len(named) if job.is_complete else sum(substream.done for substream in named)
     idle = 0 if job.is_complete else sum(substream.idle and not substream.done for substream in named)
     return JobSummary(
@@ -72,6 +77,8 @@ def status(job: JobState) -> JobSummary:
         limits=dict(job.limits),
         holds=tuple(job.holds[hold] for hold in sorted(job.holds)),
         missing_queries=tuple(sorted(query for query, name in job.substreams if name == PLACEHOLDER)),
+        unread_offsets={name: of.unread for name, of in told.items() if of.unread is not None},
+        skipped_offsets={name: of.skipped for name, of in told.items()},
     )
 
 
@@ -166,6 +173,9 @@ class QueryStatus:
         "Processing time at which the query was last caught up.", example=1357554630000
     )
     last_contact_ms: int = described("Processing time of the last contact with the query.", example=1357554655000)
+    offsets: OffsetsStatus | None = described(
+        "How far the query has read the partitions of Kafka. Null if the batches have not told their offsets."
+    )
 
 
 def queries(job: JobState) -> list[QueryStatus]:
@@ -185,6 +195,7 @@ def queries(job: JobState) -> list[QueryStatus]:
             last_contact_ms=query.last_contact_ms,
             batch_released=query.open and query.released,
             retired=query.retired,
+            offsets=OffsetsStatus.of(query.offsets),
         )
         for name, query in sorted(job.queries.items())
     ]

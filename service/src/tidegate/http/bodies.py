@@ -116,7 +116,8 @@ def invalid_body(error: ValidationError) -> Problem:
     errors = []
     for line in error.errors(include_url=False, include_input=False)[:MAX_ERRORS]:
         cause = line.get("ctx", {}).get("error")
-        field = cause.field if isinstance(cause, FieldError) else _field(line["loc"], line["type"])
+        place = (*line["loc"], cause.field) if isinstance(cause, FieldError) else line["loc"]
+        field = _field(place, line["type"])
         errors.append({"field": field, "detail": _detail(line)})
     first = errors[0]
     detail = f"{first['field']}: {first['detail']}" if first["field"] else first["detail"]

@@ -10,6 +10,7 @@ from pydantic.config import JsonDict
 from tidegate.domain.batches import BeginOptions
 from tidegate.domain.completeness import ENTRIES_KEPT, BatchAccounting, LateDisposition, RowCounts, sum_by_hour
 from tidegate.domain.job import PinnedWatermark
+from tidegate.domain.offsets import BatchOffsets
 from tidegate.store.pieces import Pieces, accounting_pieces, direct_pieces, partition_pieces
 from tidegate.views.substreams import QUERY_ID
 from tidegate.views.types import (
@@ -22,6 +23,8 @@ from tidegate.views.types import (
     FieldError,
     Id,
     Names,
+    Offset,
+    PartitionNames,
     Request,
     RowsByHour,
     SomeNames,
@@ -261,6 +264,64 @@ class BeginRequest(RunReference):
         return BeginOptions(known, self.pinned_watermarks_to_keep, self.waited_ms, self.input_age_ms)
 
 
+class Offsets(Request):
+    """The offsets of a batch in the partitions of its source, in columns of equal length."""
+
+    partitions: PartitionNames = Field(
+        description="Names of all partitions of the source: the topic and the number.",
+        examples=[["landings/0", "landings/1"]],
+    )
+    ends: Column[Offset] = Field(
+        description="Offset after the last one that the batch has read.", examples=[[48210, 9120]]
+    )
+    starts: Column[Offset | None] | None = Field(
+        default=None,
+        description="First offset that the batch can have read. If it is above the end of the batch before, records "
+        "were skipped, and the history tells it. Null if unknown.",
+        examples=[[47010, 9120]],
+    )
+    latest: Column[Offset | None] | None = Field(
+        default=None,
+        description="Offset after the last record that the partition had when the batch was planned. Null if unknown.",
+        examples=[[59610, 9120]],
+    )
+    behind_ms: Column[DurationMs | None] | None = Field(
+        default=None,
+        description="Age of the oldest unread record when the batch was planned, rounded up. Null if unknown.",
+        examples=[[180000, 0]],
+    )
+    open_transactions: PartitionNames = Field(
+        default=[], description="Partitions whose unread records belong to an open transaction.", examples=[[]]
+    )
+    batch_id: BatchNumber | None = Field(
+        default=None,
+        description="Batch of the offsets. Null for the batch that is committed. A client may learn the offsets of a "
+        "batch after its commit, and tell them with a later one.",
+        examples=[None],
+    )
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        check_equal_lengths(self, ("ends", "starts", "latest", "behind_ms"), "partitions")
+        if unknown := set(self.open_transactions).difference(self.partitions):
+            raise FieldError("open_transactions", f"{min(unknown)!r} is not in partitions")
+        return self
+
+    @property
+    def columns(self) -> BatchOffsets:
+        """The offsets as an argument of the command."""
+        unknown = [None] * len(self.partitions)
+        return BatchOffsets(
+            self.partitions,
+            unknown if self.starts is None else self.starts,
+            self.ends,
+            unknown if self.latest is None else self.latest,
+            unknown if self.behind_ms is None else self.behind_ms,
+            self.open_transactions,
+            self.batch_id,
+        )
+
+
 class CommitRequest(RunReference, SubstreamsRequest):
     """A request to commit a batch."""
 
@@ -283,6 +344,10 @@ class CommitRequest(RunReference, SubstreamsRequest):
     )
     caught_up_age_ms: DurationMs = Field(
         default=0, description="Age of the input of the substreams in `caught_up`.", examples=[250]
+    )
+    offsets: Offsets | None = Field(
+        default=None,
+        description="Offsets of the batch in the partitions of its source. Null if the client does not know them.",
     )
 
     def _to_pieces(self, query: str) -> Pieces:

@@ -192,6 +192,18 @@ _BY_LABEL: dict[str, tuple[Kind, str, str, Callable[[Status], Mapping[str, float
         "limit",
         lambda s: dict.fromkeys(LIMITS, 0) | s.summary.limits,
     ),
+    "unread_offsets": (
+        GaugeMetricFamily,
+        "Offsets of Kafka that the latest committed batch left unread, by query",
+        "query",
+        lambda s: s.summary.unread_offsets,
+    ),
+    "skipped_offsets": (
+        CounterMetricFamily,
+        "Offsets of Kafka that were never read, by query",
+        "query",
+        lambda s: s.summary.skipped_offsets,
+    ),
     "rows": (CounterMetricFamily, "Committed rows", "class", lambda s: asdict(s.summary.counts)),
 }
 

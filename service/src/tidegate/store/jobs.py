@@ -19,6 +19,7 @@ from tidegate.domain.config import JobConfig, Throttle
 from tidegate.domain.errors import DomainError
 from tidegate.domain.history import NO_AUDIT, AuditInfo
 from tidegate.domain.job import ANY_VERSION, ConfigVersion, Run, TokenClaim
+from tidegate.domain.offsets import BatchOffsets
 from tidegate.domain.policies import Policy
 from tidegate.domain.results import Begun, Effect, JobWatermark
 from tidegate.domain.values import declarations
@@ -310,6 +311,7 @@ class JobStore:
         token: TokenClaim | None = None,
         now_ms: int | None = None,
         caught_up: CaughtUp | None = None,
+        offsets: BatchOffsets | None = None,
     ) -> Effect:
         """Commit a batch, with the columns of :func:`accounting_pieces`."""
         reply = await self._functions.run_commit(
@@ -325,6 +327,8 @@ class JobStore:
             reported=reported,
             caught_up=caught_up and members(run.query, caught_up.substreams),
             caught_up_age_ms=caught_up and caught_up.age_ms,
+            offsets=offsets and _offset_columns(offsets),
+            offset_batch_id=batch_id if offsets is None or offsets.batch_id is None else offsets.batch_id,
         )
         return replies.command_result(reply)
 
@@ -452,6 +456,22 @@ DERIVED = ("follows_clock", "initial_lag", "limit", "accepts_watermarks", "late_
 
 UNUSED = ("max_lag_ms",)
 """Settings that the functions do not need, because they change neither a watermark nor a record."""
+
+
+def _offset_columns(offsets: BatchOffsets) -> dict[str, Any]:
+    """Return the offsets as an argument. A Lua table has no nil, so False stands for None."""
+
+    def known(column: Sequence[int | None]) -> list[int | bool]:
+        return [False if value is None else value for value in column]
+
+    return {
+        "partitions": offsets.partitions,
+        "starts": known(offsets.starts),
+        "ends": offsets.ends,
+        "latest": known(offsets.latest),
+        "behind_ms": known(offsets.behind_ms),
+        "open_transactions": offsets.open_transactions,
+    }
 
 
 def compile_config(config: JobConfig) -> str:

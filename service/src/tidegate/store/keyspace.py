@@ -112,6 +112,7 @@ JOB_KEYS = (
     JobKey("pinned_batches", "zset of the batches with a stored pinned watermark: batch -> batch", "query"),
     JobKey("fenced_runs", "zset of the fenced runs, in order", "query"),
     JobKey("staged", "hash of the reports of the open batch: digest -> order and columns, packed", "query"),
+    JobKey("offsets", "hash of the latest committed batch that told its offsets: batch and columns, packed", "query"),
     JobKey("coming", "set of the members that the reports of the open batch will add", "query"),
     JobKey("pieces", "hash of the columns of a large command that has not begun: number -> piece, packed", "call"),
     JobKey("replies", "list of the replies to the latest actions and configurations: id of the call and reply, packed"),

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Self, TypeVar, cast
 
 from tidegate.domain.completeness import DelayStatistics, Entry, HourCounts, RowCounts, Sketch
@@ -12,6 +12,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.history import LISTS, NUMBERS, Record, Sample
 from tidegate.domain.job import Hold, JobState, Query, Substream
+from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, OffsetsStatus
 from tidegate.domain.policies import Moment, PolicyState, TimestampHistory
 from tidegate.domain.results import Begun, Effect, Holder, HoldReason, JobWatermark
 from tidegate.domain.values import SubstreamKey, matches, member
@@ -73,6 +74,8 @@ def summary(reply: Reply) -> JobSummary:
         reply,
         counts=row_of(RowCounts, reply),
         limits=map_of(reply["limits"]),
+        unread_offsets=map_of(reply.get("unread_offsets", {})),
+        skipped_offsets=map_of(reply.get("skipped_offsets", {})),
         holds=tuple(sorted(map(hold, reply["holds"]), key=attrgetter("hold"))),
         missing_queries=tuple(sorted(reply["missing_queries"])),
     )
@@ -239,19 +242,30 @@ class Distribution:
         return cls(reply["width"], reply["start"], reply["active"], reply["others"], reply["earlier"])
 
 
+def committed_offsets(row: Reply) -> CommittedOffsets:
+    """Return the offsets of a query in a row of its table."""
+    of = map_of(row["columns"])
+    columns = BatchOffsets(
+        of["partitions"], [None] * len(of["ends"]), of["ends"], of["latest"], of["behind_ms"], of["open_transactions"]
+    )
+    return row_of(CommittedOffsets, map_of(row["offsets"]), offsets=columns)
+
+
 @dataclass(frozen=True, slots=True)
 class QueriesReply:
-    """Queries with their latest batches, sorted by name."""
+    """Queries with their latest batches, sorted by name, and the offsets of those that have told them."""
 
     state: JobWatermark
     rows: list[QueryStatus]
+    offsets: dict[str, CommittedOffsets]
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
         """Return the table of queries in a reply."""
-        found = [row_of(QueryStatus, map_of(row)) for row in reply["rows"]]
-        rows = sorted(found, key=attrgetter("query"))
-        return cls(watermark_state(reply), rows)
+        found = sorted(map(map_of, reply["rows"]), key=itemgetter("query"))
+        offsets = {row["query"]: committed_offsets(row) for row in found if row.get("offsets")}
+        rows = [row_of(QueryStatus, row, offsets=OffsetsStatus.of(offsets.get(row["query"]))) for row in found]
+        return cls(watermark_state(reply), rows, offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,6 +444,7 @@ class Snapshot:
     def _add_queries(self, job: JobState) -> None:
         for of in map(map_of, self.reply["queries"]):
             query = job.queries[of["query"]] = Query("", "", job.now_ms)
+            query.offsets = committed_offsets(of) if of.get("offsets") else None
             query.outage_ms, query.idle_clock_observed_ms = of["outage_ms"], of.get("idle_clock_ms")
             if of.get("last_seen_ms") is not None:
                 job.last_seen[of["query"]] = of["last_seen_ms"]

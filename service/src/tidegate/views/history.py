@@ -23,11 +23,13 @@ _KINDS = (
     "`created`: the job or a new incarnation was created. `config`: the configuration changed. `emission`: the "
     "watermark moved. `coalesced_watermark`: only the coalesced watermark moved. `idle`: substreams became idle. "
     "`active`: substreams count again. `all_idle`: no substream is active any more. `not_all_idle`: a substream is "
-    "active again. `batch_released`: an open batch no longer holds the watermark. `joined`: an unexpected query began. "
-    "`fenced`: a newer run replaced a run. `future`: the coordinator ignored event times too far in the "
-    "future. `relearning`: delays grew, so the policy learns the lag again. `watermark_restored`: a token restored a "
-    "watermark that the store had lost. `unattended`: no coordinator ran for some time, which does not count towards "
-    "`idle_timeout_ms`. `hold_expired`: a hold expired. `action`: an operator or client acted."
+    "active again. `batch_released`: an open batch no longer holds the watermark. `joined`: an unexpected query "
+    "began. `fenced`: a newer run replaced a run. `future`: the coordinator ignored event times too far in the "
+    "future. `relearning`: delays grew, so the policy learns the lag again. `offsets_skipped`: a batch began above "
+    "the end of the batch before, so records were never read. `offsets_restarted`: a topic was deleted and created "
+    "again. `watermark_restored`: a token restored a watermark that the store had lost. `unattended`: no "
+    "coordinator ran for some time, which does not count towards `idle_timeout_ms`. `hold_expired`: a hold expired. "
+    "`action`: an operator or client acted."
 )
 
 
@@ -81,11 +83,16 @@ class HistoryRecord(Answer):
         default=None, description="Limits that let the watermark pass substreams."
     )
     limit: str | None = Field(default=None, description="Limit that acted.", examples=["idle_timeout_ms"])
-    count: int | None = Field(default=None, description="Number of affected substreams.", examples=[1])
+    count: int | None = Field(
+        default=None, description="Number of affected substreams, or of skipped offsets.", examples=[1]
+    )
     substreams: list[str] | None = Field(
         default=None,
         description="The first 20 affected substreams, as `query/substream`.",
         examples=[["departures/HNL"]],
+    )
+    partitions: list[str] | None = Field(
+        default=None, description="The first 20 affected partitions.", examples=[["landings/2"]]
     )
     run_id: str | None = Field(
         default=None, description="Run that was fenced.", examples=["c2f7a9d4-51f0-4c2f-a3de-1b7f60d0a9e1"]

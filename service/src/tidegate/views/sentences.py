@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.domain.config import LIMITS
-from tidegate.domain.history import MOVEMENTS, Kind
+from tidegate.domain.history import MOVEMENTS, NAMES_KEPT, Kind
 from tidegate.domain.views import is_held
 from tidegate.times import doubt_about, format_duration, format_time
 
@@ -41,6 +41,8 @@ KIND_NAMES: Mapping[Kind, str] = {
     Kind.FENCED: "run fenced",
     Kind.FUTURE: "future event times",
     Kind.RELEARNING: "lag learned again",
+    Kind.OFFSETS_SKIPPED: "offsets skipped",
+    Kind.OFFSETS_RESTARTED: "offsets restarted",
     Kind.WATERMARK_RESTORED: "watermark restored",
     Kind.UNATTENDED: "unattended time",
     Kind.HOLD_EXPIRED: "hold expired",
@@ -259,6 +261,9 @@ def _event_details(record: Mapping[str, Any]) -> list[list[Fragment]]:
     parts: list[list[Fragment]] = []
     names = [name.removeprefix("/") for name in record.get("substreams") or []]
     more = (record.get("count") or len(names)) - len(names)
+    if partitions := record.get("partitions"):
+        some = ", ".join(partitions) + (" and others" if len(partitions) == NAMES_KEPT else "")
+        parts.append([f"{record['count']:,} offsets of ", Name(some)])
     if names:
         parts.append([Name(", ".join(names)), f" and {more} more" if more > 0 else ""])
     for member in ("limit", "query", "run_id", "batch_id", "hold", "successor"):

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError
 from tidegate.domain.completeness import RowCounts
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.job import Hold
+from tidegate.domain.offsets import OffsetsStatus
 from tidegate.domain.views import ExplainedHolder, Health, explain
 from tidegate.store.replies import Snapshot, Status
 from tidegate.views.config import ConfigDocument, stored_config
@@ -150,6 +151,11 @@ class Explanation(WatermarkState):
         description="Holders. The first holder holds the watermark now. Each further holder would hold it without the "
         "holders before it in the list. Empty if the watermark has no holder."
     )
+    offsets: dict[str, OffsetsStatus] = Field(
+        description="How far the queries of the holders have read the partitions of Kafka, by query. Queries that have "
+        "not told their offsets are absent.",
+        examples=[{}],
+    )
     next_step: int | None = Field(
         description="Value that the merged watermark must reach before the coalesced watermark moves. Null if any "
         "advance moves it.",
@@ -174,5 +180,10 @@ def explanation_of(reader: Reader, job: str, snapshot: Snapshot, most: int) -> E
     return Explanation(
         **reader.members(job, explanation.state),
         holders=explanation.holders,
+        offsets={
+            name: status
+            for name in dict.fromkeys(holder.query for holder in explanation.holders)
+            if name in state.queries and (status := OffsetsStatus.of(state.queries[name].offsets))
+        },
         next_step=explanation.next_step,
     )

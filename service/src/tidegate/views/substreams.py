@@ -10,6 +10,7 @@ from pydantic import Field
 
 from tidegate.domain.errors import QueryNotFound
 from tidegate.domain.job import SubstreamState
+from tidegate.domain.offsets import PartitionStatus, partition_statuses
 from tidegate.domain.values import ID_CHARACTERS, SubstreamKey, matches
 from tidegate.domain.views import QueryStatus, SubstreamStatus
 from tidegate.store import replies
@@ -224,6 +225,18 @@ class BatchStatus(WatermarkState):
     )
 
 
+class OffsetsTable(WatermarkState):
+    """How far a query has read each partition of its source."""
+
+    query: str = Field(description="Name of the query.", examples=["departures"])
+    batch_id: int | None = Field(
+        description="Latest committed batch that told its offsets. Null if no batch told them.", examples=[41]
+    )
+    at_ms: int | None = Field(description="Processing time of its commit.", examples=[1357554655000])
+    skipped: int = Field(description="Number of offsets that were never read.", examples=[0])
+    partitions: list[PartitionStatus] = Field(description="Partitions of the source.")
+
+
 async def read_queries(reader: Reader, job: str) -> QueryTable:
     """Return the queries of a job.
 
@@ -237,6 +250,22 @@ async def read_queries(reader: Reader, job: str) -> QueryTable:
 def query_table(reader: Reader, job: str, table: replies.QueriesReply) -> QueryTable:
     """Return the table of a job's queries as an answer."""
     return QueryTable(**reader.members(job, table.state), queries=table.rows)
+
+
+async def read_offsets(reader: Reader, job: str, query: str) -> OffsetsTable:
+    """Return the offsets of a query. A query that has not begun has none yet, so that a client can wait for it.
+
+    Raises:
+        JobNotFound: If the job does not exist.
+        JobDeleted: If the job was deleted.
+    """
+    table = await reader.store.reads.queries(job)
+    members, found = reader.members(job, table.state), table.offsets.get(query)
+    if found is None:
+        return OffsetsTable(**members, query=query, batch_id=None, at_ms=None, skipped=0, partitions=[])
+    partitions = partition_statuses(found)
+    told = {"batch_id": found.batch_id, "at_ms": found.at_ms, "skipped": found.skipped}
+    return OffsetsTable(**members, query=query, partitions=partitions, **told)
 
 
 async def read_batch(reader: Reader, job: str, query: str, batch_id: int) -> BatchStatus | None:

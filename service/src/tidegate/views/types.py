@@ -13,6 +13,8 @@ from tidegate.store.pieces import Pieces
 
 MAX_CAUGHT_UP = 500
 """Maximum number of substreams that a function call in Redis makes idle (``store/lua/evaluate.lua``)."""
+MAX_PARTITIONS = 5000
+"""Maximum number of partitions whose offsets a call may tell. A function call in Redis compares all of them."""
 MAX_NAMES = 100_000
 MAX_NAME_BYTES = 200
 
@@ -112,6 +114,17 @@ SomeNames = Annotated[
     WithJsonSchema({"type": "array", "maxItems": MAX_CAUGHT_UP, "uniqueItems": True, "items": _NAME}),
 ]
 """Distinct names of substreams, few enough for one function call in Redis."""
+
+PartitionNames = Annotated[
+    list[str],
+    Field(max_length=MAX_PARTITIONS, fail_fast=True),
+    AfterValidator(_check_names),
+    WithJsonSchema({"type": "array", "maxItems": MAX_PARTITIONS, "uniqueItems": True, "items": _NAME}),
+]
+"""Distinct names of partitions of a source."""
+
+Offset = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
+"""Offset in a partition of a source."""
 
 
 class Request(BaseModel):

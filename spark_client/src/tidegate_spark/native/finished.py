@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tidegate_spark.native.folding import FOLDS
 from tidegate_spark.native.listener import WrittenEvidence
 from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
-from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, Evidence, ProcessingTime
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, BatchOffsets, Evidence, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.session import DriverSession
 
@@ -166,7 +166,10 @@ class FinishedBatches:
         if written.caught_up and written.batch_id <= batch_id:
             substreams = None if written.substreams is None else frozenset(written.substreams)
             evidence = Evidence(substreams, ProcessingTime(written.at_s, self.session.calls.waited_s))
-        return BatchInput(evidence, frozenset(written.partitions))
+        offsets = None
+        if written.offsets is not None and written.batch_id <= batch_id:
+            offsets = BatchOffsets.of(written.offsets)
+        return BatchInput(evidence, frozenset(written.partitions), offsets)
 
     def _keep_batch(self, batch_id: int, runs: dict[str, list[str]]) -> None:
         *_, last = runs.values()

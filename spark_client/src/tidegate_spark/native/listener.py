@@ -84,6 +84,7 @@ class WrittenEvidence:
         caught_up: Whether there is evidence.
         substreams: The substreams that were caught up; None: all substreams of the query.
         partitions: The substreams that are partitions of the source, also those without a row.
+        offsets: The offsets of the batch in the partitions of Kafka, as a document; None if they are not known.
     """
 
     batch_id: int
@@ -91,6 +92,7 @@ class WrittenEvidence:
     caught_up: bool
     substreams: list[str] | None
     partitions: list[str]
+    offsets: dict[str, Any] | None = None
 
     @classmethod
     def read(cls, documents: Checkpoint) -> "WrittenEvidence | None":
@@ -163,7 +165,7 @@ class NativeListener(StreamingQueryListener):
         if not progress.durationMs().containsKey("addBatch"):
             return
         sources = [SourceProgress.fromJObject(each) for each in progress.sources()]
-        batch_input = self._evidence.of_progress(sources)
+        batch_input = self._evidence.of_progress(progress.batchId(), sources)
         of = None if batch_input.evidence is None else batch_input.evidence.substreams
         self._waiting.put(
             WrittenEvidence(
@@ -172,6 +174,7 @@ class NativeListener(StreamingQueryListener):
                 batch_input.evidence is not None,
                 None if of is None else sorted(of),
                 sorted(batch_input.partitions),
+                None if batch_input.offsets is None else asdict(batch_input.offsets),
             )
         )
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from tidegate_spark.errors import CoordinatorUnavailable, TidegateError
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.effects import Document, ListBatches, Pause, Procedure, Read, Remove, StartFlusher, Write
-from tidegate_spark.protocol.evidence import Evidence, ProcessingTime
+from tidegate_spark.protocol.evidence import BatchOffsets, Evidence, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy
@@ -29,6 +29,7 @@ class BacklogBatch:
         began_s: Unix time at which the batch began.
         evidence: The evidence that the batch contributes; None if it contributes no evidence.
         fold: The fold of its rows.
+        offsets: The offsets of the batch in the partitions of Kafka; None if they are not known.
     """
 
     batch_id: int
@@ -36,6 +37,7 @@ class BacklogBatch:
     began_s: float
     evidence: Evidence | None
     fold: Fold
+    offsets: BatchOffsets | None = None
 
     @classmethod
     def of(cls, document: Document) -> "BacklogBatch":
@@ -44,7 +46,9 @@ class BacklogBatch:
         at_s, of = document["complete_s"], document.get("complete_of")
         substreams = None if of is None else frozenset(of)
         evidence = None if at_s is None else Evidence(substreams, ProcessingTime(at_s, 0.0))
-        return cls(document["batch_id"], stored, document["began_s"], evidence, fold)
+        told = document.get("offsets")
+        offsets = None if told is None else BatchOffsets.of(told)
+        return cls(document["batch_id"], stored, document["began_s"], evidence, fold, offsets)
 
     def save(self) -> Procedure[None]:
         """Write the batch to the backlog."""
@@ -56,6 +60,7 @@ class BacklogBatch:
             "complete_s": None if evidence is None or evidence.at is None else evidence.at.at_s,
             "complete_of": None if evidence is None or evidence.substreams is None else sorted(evidence.substreams),
             "fold": asdict(self.fold),
+            "offsets": None if self.offsets is None else asdict(self.offsets),
         }
         yield Write(f"{_KIND}/{self.batch_id}", document)
 

@@ -14,7 +14,7 @@ from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import HasFinished, Locked, Procedure, Result
-from tidegate_spark.protocol.evidence import Evidence, ProcessingTime
+from tidegate_spark.protocol.evidence import BatchOffsets, Evidence, ProcessingTime
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
@@ -48,6 +48,7 @@ class OpenBatch:
             not, the batch goes to the backlog.
         began: Processing time at which the batch began.
         evidence: The evidence that the batch contributes; None if it contributes no evidence.
+        offsets: The offsets of the batch in the partitions of Kafka; None if they are not known.
     """
 
     batch: Batch
@@ -55,6 +56,7 @@ class OpenBatch:
     acknowledged: bool
     began: ProcessingTime
     evidence: Evidence | None
+    offsets: BatchOffsets | None = None
 
     @property
     def batch_id(self) -> int:
@@ -232,7 +234,12 @@ class Batches:
     def commit(self, batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Answer]:
         """Commit a batch."""
         answer = yield from self._calls.commit(
-            batch.batch_id, fold.row_counts(), fold.reported(), policy, batch.silent_beside(fold.substream)
+            batch.batch_id,
+            fold.row_counts(),
+            fold.reported(),
+            policy,
+            batch.silent_beside(fold.substream),
+            batch.offsets,
         )
         self.job_watermark = answer["watermark"]
         yield Locked(self._registration.committed(answer, batch.batch_id, fold.max_event_times()))
@@ -276,6 +283,7 @@ class Batches:
             evidence = replace(evidence, at=ProcessingTime(evidence.at.at_s, since.waited_s))
         try:
             opened = yield from self.begin(batch.batch_id, batch.stored, evidence, policy)
+            opened.offsets = batch.offsets
             yield from self.resending(self.report, opened, batch.fold, policy, is_finished=True)
             yield from self.resending(self.commit, opened, batch.fold, policy, is_finished=True)
         except Refused as refusal:

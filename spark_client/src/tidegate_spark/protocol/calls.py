@@ -1,12 +1,13 @@
 """The calls for the batches and heartbeats of one run, with one procedure for each API call."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.coordinator import Answer, Body, Coordinator
 from tidegate_spark.protocol.effects import Procedure, ReadQueryId
-from tidegate_spark.protocol.evidence import Evidence, ProcessingTime
+from tidegate_spark.protocol.evidence import BatchOffsets, Evidence, ProcessingTime
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy, outage_since
 from tidegate_spark.protocol.settings import QuerySettings
@@ -85,6 +86,7 @@ class QueryCalls(Coordinator):
         reported: int | None,
         policy: RetryPolicy,
         evidence: Evidence | None = None,
+        offsets: BatchOffsets | None = None,
     ) -> Procedure[Answer]:
         """Commit a batch, with its ``rows`` by class and the number of ``reported`` substreams.
 
@@ -92,7 +94,9 @@ class QueryCalls(Coordinator):
         """
 
         def body(now: ProcessingTime) -> Body:
-            fields = {"rows": rows, "reported": reported}
+            fields: dict[str, Any] = {"rows": rows, "reported": reported}
+            if offsets is not None:
+                fields["offsets"] = asdict(offsets)
             if evidence is None or evidence.substreams is None or evidence.at is None:
                 return fields
             return {**fields, "caught_up": sorted(evidence.substreams), "caught_up_age_ms": evidence.at.age_ms(now)}

@@ -1,6 +1,8 @@
-"""The evidence that a query has read its input: what was caught up, and when."""
+"""What offsets tell about the input of a batch: what was caught up and when, and how far partitions were read."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -29,16 +31,49 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchOffsets:
+    """The offsets of a batch in the partitions of Kafka, in columns of equal length, as the coordinator takes them.
+
+    Attributes:
+        partitions: The partitions, such as ``landings/2``.
+        starts: First offset that the batch can have read; None if unknown.
+        ends: Offset after the last one that the batch has read.
+        latest: Offset after the last record that Spark knew when it planned the batch; None if unknown.
+        behind_ms: About how old the oldest unread record then was, in milliseconds; None if unknown.
+        open_transactions: Partitions whose unread records belong to an open transaction.
+        batch_id: The batch, if it is an earlier one than the batch whose commit tells the offsets.
+    """
+
+    partitions: tuple[str, ...]
+    starts: tuple[int | None, ...]
+    ends: tuple[int, ...]
+    latest: tuple[int | None, ...]
+    behind_ms: tuple[int | None, ...]
+    open_transactions: tuple[str, ...] = ()
+    batch_id: int | None = None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "BatchOffsets":
+        """Return the offsets in a document, as ``asdict`` has made it."""
+        columns: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in document.items()
+        }
+        return cls(**columns)
+
+
+@dataclass(frozen=True, slots=True)
 class BatchInput:
     """What the offsets tell about the input of a batch.
 
     Attributes:
         evidence: The evidence; None without evidence.
         partitions: The substreams that are partitions of the source, also those without a row.
+        offsets: The offsets in the partitions of Kafka; None if they are not known.
     """
 
     evidence: Evidence | None = None
     partitions: frozenset[str] = frozenset()
+    offsets: BatchOffsets | None = None
 
 
 NOTHING_KNOWN = BatchInput()

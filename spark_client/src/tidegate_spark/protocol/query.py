@@ -131,7 +131,9 @@ class QueryProtocol:
             if flushed:
                 yield from self.adopt_choices()
             if flushed or before is None or not self._on_outage.continues:
-                return (yield from self.batches.begin(batch_id, stored, evidence, policy))
+                opened = yield from self.batches.begin(batch_id, stored, evidence, policy)
+                opened.offsets = batch_input.offsets
+                return opened
         except CoordinatorUnavailable as error:
             if before is None or not self._on_outage.continues:
                 raise
@@ -144,7 +146,7 @@ class QueryProtocol:
             stored = replace(before, watermark_token=self.calls.watermark_token, assumed=True)
             yield from pinned_watermarks.write(batch_id, stored)
         batch = self.batches.batch(batch_id, stored, replayed=before is stored)
-        return OpenBatch(batch, stored, False, self.calls.now(), evidence)
+        return OpenBatch(batch, stored, False, self.calls.now(), evidence, batch_input.offsets)
 
     def report(self, batch: OpenBatch, fold: Fold) -> Procedure[None]:
         """Stage the fold of a batch. Raise the same errors as :meth:`begin`."""
@@ -160,7 +162,7 @@ class QueryProtocol:
         if answer is None:
             began = batch.began
             yield from self.backlog.keep(
-                BacklogBatch(batch.batch_id, batch.stored, began.at_s, batch.evidence, fold), began
+                BacklogBatch(batch.batch_id, batch.stored, began.at_s, batch.evidence, fold, batch.offsets), began
             )
             yield from self.backlog.flush_in_background()
         return answer
@@ -227,7 +229,7 @@ class QueryProtocol:
         evidence = self._dated_by(planned_ms, now, batch_input.evidence)
         self.registration.partitions = batch_input.partitions
         yield from self._settings.pinned_watermarks.write(batch_id, stored)
-        yield from self.backlog.keep(BacklogBatch(batch_id, stored, now.at_s, evidence, fold), now)
+        yield from self.backlog.keep(BacklogBatch(batch_id, stored, now.at_s, evidence, fold, batch_input.offsets), now)
 
     def report_finished(self) -> Procedure[bool]:
         """Report the backlog. If the coordinator does not answer, continue in the background.

@@ -7,12 +7,12 @@ on the size of batches, and aborted records of Kafka have offsets but no rows.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
-from tidegate_spark.protocol.evidence import BatchInput, Evidence
+from tidegate_spark.protocol.evidence import BatchInput, BatchOffsets, Evidence
 from tidegate_spark.substreams import name_of
 
 Partition = tuple[str, int]
@@ -27,6 +27,7 @@ class SourceOffsets:
         end: End of the latest batch.
         latest: Latest offset that the source had when Spark last asked for it; None if the source does not tell.
         committed: End of the last finished batch; None if it was not read, or no batch has finished.
+        initial: Start of the first batch; None if it was not read, or a batch has finished.
         is_complete: Whether each batch contains all input that the source had, because the source has no limit on the
             size of batches. It counts if the source does not tell its latest offset.
     """
@@ -35,6 +36,7 @@ class SourceOffsets:
     latest: str | None
     committed: str | None = None
     is_complete: bool = False
+    initial: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,3 +149,83 @@ def input_of(read: ReadPartitions, names: PartitionNames | None) -> BatchInput:
     if read.all_caught_up:
         return BatchInput(Evidence(), partitions)
     return BatchInput(None if names is None else Evidence(names.of(read)), partitions)
+
+
+MAX_PARTITIONS, MAX_NAME_BYTES = 5000, 200
+"""The coordinator's limits on the partitions of a batch."""
+
+
+class LatestOffsets:
+    """The latest offsets of partitions at earlier times, from which follows how old their unread records are.
+
+    The latest samples are close together, and earlier ones far apart, so that a few cover a long time.
+    """
+
+    KEPT = 64
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[float, Mapping[Partition, int]]] = []
+
+    def add(self, at_s: float, latest: Mapping[Partition, int]) -> None:
+        """Add the latest offsets at a time in seconds."""
+        self._samples.append((at_s, latest))
+        if len(self) > self.KEPT:
+            # Remove the sample whose neighbours are closest together, relative to their ages.
+            ages = [max(0.001, at_s - then_s) for then_s, _ in self._samples]
+            del self._samples[min(range(1, len(ages) - 2), key=lambda each: ages[each - 1] / ages[each + 1])]
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._samples)
+
+    def behind_ms(self, partition: Partition, end: int) -> int | None:
+        """Return for how long a partition has had records from an offset on, in milliseconds; None if unknown."""
+        now_s, latest = self._samples[-1]
+        if latest.get(partition, end) <= end:
+            return 0
+        for at_s, then in reversed(self._samples):
+            if then.get(partition, 0) <= end:
+                return int(1000 * (now_s - at_s))
+        return None
+
+
+def batch_offsets(
+    sources: Sequence[SourceOffsets],
+    past: LatestOffsets,
+    at_s: float,
+    firsts: Mapping[Partition, int],
+    in_transaction: Collection[Partition] = (),
+) -> BatchOffsets | None:
+    """Return the offsets of a batch in the partitions of Kafka; None if it has none, or too many for a call.
+
+    Args:
+        sources: The offsets of all sources.
+        past: The latest offsets of earlier batches; those of this batch are added.
+        at_s: Time at which the offsets were read.
+        firsts: First offset that Kafka still had in a partition, before the batch was read. Partitions may be missing.
+        in_transaction: Partitions whose unread records belong to an open transaction.
+    """
+    rows: dict[Partition, tuple[int | None, int, int | None]] = {}
+    known: dict[Partition, int] = {}
+    for source in sources:
+        latest = partitions_of(source.latest) or {}
+        starts = partitions_of(source.initial if source.committed is None else source.committed) or {}
+        known.update(latest)
+        for partition, end in (partitions_of(source.end) or {}).items():
+            start = starts.get(partition)
+            if start is not None:
+                start = max(start, min(firsts.get(partition, start), end))
+            row = start, end, latest.get(partition)
+            if partition in rows:  # two sources read the topic
+                row = None, min(end, rows[partition][1]), row[2]
+            rows[partition] = row
+    names = tuple(f"{topic}/{number}" for topic, number in rows)
+    if not rows or len(names) > MAX_PARTITIONS or any(len(name) > MAX_NAME_BYTES for name in names):
+        return None
+    past.add(at_s, known)
+    behind = tuple(
+        None if last is None else past.behind_ms(partition, end) for partition, (_, end, last) in rows.items()
+    )
+    open_ones = tuple(name for name, partition in zip(names, rows, strict=True) if partition in in_transaction)
+    first, end_, lasts = (tuple(column) for column in zip(*rows.values(), strict=True))
+    return BatchOffsets(names, first, end_, lasts, behind, open_ones)

@@ -33,7 +33,8 @@ class StreamSources:
         has_file_limit: Whether a source of files limits the size of batches.
         has_kafka: Whether Kafka is a source.
         has_minimum: Whether Kafka's source waits for a minimum of input (``minOffsetsPerTrigger``).
-        transactional: The settings of a client of Kafka, if its source reads committed records only; None if not.
+        kafka_settings: The settings of a client of Kafka; None without Kafka, or if its sources have several brokers.
+        reads_committed: Whether Kafka's source reads committed records only.
         are_complete: Whether the user has declared that batches are complete; see :meth:`Stream.complete_batches`.
         unknown: Sources whose batches may lack input, and of which the client cannot see when they are caught up under
             load. Each as a user would name it.
@@ -42,7 +43,8 @@ class StreamSources:
     has_file_limit: bool = False
     has_kafka: bool = False
     has_minimum: bool = False
-    transactional: Mapping[str, str] | None = None
+    kafka_settings: Mapping[str, str] | None = None
+    reads_committed: bool = False
     are_complete: bool = False
     unknown: tuple[str, ...] = ()
 
@@ -57,8 +59,8 @@ def sources_of(df: DataFrame, are_complete: bool, asks: bool) -> StreamSources:
 
     ``asks`` tells whether the client asks sources for more input when a batch begins.
     """
-    has_file_limit = has_kafka = has_minimum = False
-    transactional: Mapping[str, str] | None = None
+    has_file_limit = has_kafka = has_minimum = reads_committed = False
+    of_brokers: dict[str, Mapping[str, str]] = {}
     unknown: list[str] = []
     for name, options in _connect_reads(df) if is_connect(df.sparkSession) else _reads(df):
         if name in FILES:
@@ -68,12 +70,20 @@ def sources_of(df: DataFrame, are_complete: bool, asks: bool) -> StreamSources:
         elif name == "kafka":
             has_kafka, has_minimum = True, has_minimum or _MINIMUM in options
             settings = {name.removeprefix(_OF_KAFKA): options[name] for name in options if name.startswith(_OF_KAFKA)}
-            if settings.get("isolation.level") == "read_committed":
-                transactional = settings
+            reads_committed = reads_committed or settings.get("isolation.level") == "read_committed"
+            of_brokers[settings.get("bootstrap.servers", "")] = settings
         elif name not in _COMPLETE_SOURCES and not (asks and name in TABLES):
             unknown.append(name)
+    if reads_committed and len(of_brokers) > 1:
+        unknown.append("kafka (committed records of several brokers)")
     return StreamSources(
-        has_file_limit, has_kafka, has_minimum, transactional, are_complete, () if are_complete else tuple(unknown)
+        has_file_limit,
+        has_kafka,
+        has_minimum,
+        next(iter(of_brokers.values())) if len(of_brokers) == 1 else None,
+        reads_committed,
+        are_complete,
+        () if are_complete else tuple(unknown),
     )
 
 

@@ -5,6 +5,7 @@ In the driver of a classic session, the client reads the offsets of each batch b
 (:class:`ProgressEvidenceReader`).
 """
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -15,21 +16,24 @@ from pyspark.sql.streaming.listener import SourceProgress
 
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, Evidence, ProcessingTime
+from tidegate_spark.sources.brokers import Brokers, with_ends
 from tidegate_spark.sources.offsets import (
+    LatestOffsets,
     Partition,
     PartitionNames,
     SourceOffsets,
+    batch_offsets,
     input_of,
     partitions_of,
     partitions_read,
 )
 from tidegate_spark.sources.plan import StreamSources
-from tidegate_spark.sources.transactions import PartitionEnds, with_ends
 
 _TELLS = "org.apache.spark.sql.connector.read.streaming.SupportsAdmissionControl"
 """The interface of sources that may tell their latest offset."""
 
 _FILES = "FileStreamSource"
+_KAFKA = "KafkaMicroBatchStream"
 _TABLES = ("DeltaSource", "SparkMicroBatchStream")
 """Names of the sources of Delta Lake and Apache Iceberg."""
 
@@ -38,6 +42,10 @@ _NO_LATEST = (None, "null", "None")
 
 _COMPLETE = ("MemoryStream", "RateStream", "RatePerMicroBatch", "TextSocket")
 """Beginnings of the names of sources whose batches contain all input."""
+
+
+ASK_AGAIN_S = 60.0
+"""Pause before the client asks Kafka again, after it got no answer."""
 
 
 def is_complete(source: str, sources: StreamSources) -> bool:
@@ -77,7 +85,9 @@ class QueryOffsets:
             complete = is_complete(name, self._sources)
             if name in _TABLES and end.isDefined() and not is_idle and not complete:
                 complete = not self._has_more(source, end)
-            found.append(SourceOffsets(_json(end), latest, _json(committed), complete))
+            is_first = name == _KAFKA and not committed.isDefined()
+            initial = str(source.initialOffset().json()) if is_first else None
+            found.append(SourceOffsets(_json(end), latest, _json(committed), complete, initial))
         return found
 
     def _has_more(self, source: Any, end: Any) -> bool:
@@ -125,7 +135,8 @@ class DriverEvidenceReader:
     Args:
         offsets: The offsets of the query.
         names: The names of the substreams that are partitions of Kafka; None if they are not.
-        ends: The ends of partitions with open transactions; None if the source reads uncommitted records.
+        brokers: The brokers of Kafka; None without Kafka, or if its sources have several brokers.
+        reads_committed: Whether Kafka's source reads committed records only, so that an open transaction is input.
         log: The log of the query.
         is_stopped: A function that returns whether the query was stopped.
         now: A function that returns the processing time.
@@ -135,21 +146,24 @@ class DriverEvidenceReader:
         self,
         offsets: QueryOffsets,
         names: PartitionNames | None,
-        ends: PartitionEnds | None,
+        brokers: Brokers | None,
+        reads_committed: bool,
         log: QueryLog,
         is_stopped: Callable[[], bool],
         now: Callable[[], ProcessingTime],
     ) -> None:
-        self._offsets, self._names, self._ends, self._log = offsets, names, ends, log
-        self._is_stopped, self._now = is_stopped, now
+        self._offsets, self._names, self._brokers, self._reads_committed = offsets, names, brokers, reads_committed
+        self._log, self._is_stopped, self._now = log, is_stopped, now
         self._ends_before: tuple[ProcessingTime | None, Mapping[Partition, int]] = None, {}
+        self._past = LatestOffsets()
         self._has_failed = False
+        self._firsts_fail_until_s = 0.0
 
     def of_batch(self) -> BatchInput:
         """Return what the running batch and earlier batches contain."""
         return self._read(is_idle=False)
 
-    def of_progress(self, sources: Iterable[SourceProgress]) -> BatchInput:
+    def of_progress(self, batch_id: int, sources: Iterable[SourceProgress]) -> BatchInput:
         """Return nothing: the begin of the batch has contributed its evidence."""
         return NOTHING_KNOWN
 
@@ -159,16 +173,24 @@ class DriverEvidenceReader:
 
     def close(self) -> None:
         """Close the client of Kafka, because the query has ended."""
-        if self._ends is not None:
-            self._ends.close()
+        if self._brokers is not None:
+            self._brokers.close()
 
     def _read(self, is_idle: bool) -> BatchInput:
         try:
-            sources, at = self._offsets.read(is_idle), None
-            if self._ends is not None:
-                sources, at = self._with_ends(self._ends, sources, is_idle)
+            now, at, in_transaction = self._now(), None, frozenset[Partition]()
+            sources = self._offsets.read(is_idle)
+            if self._brokers is not None and self._reads_committed:
+                sources, at, in_transaction = self._with_ends(self._brokers, now, sources, is_idle)
             found = input_of(partitions_read(sources, is_idle=is_idle), self._names)
-            return found if found.evidence is None else replace(found, evidence=replace(found.evidence, at=at))
+            if self._reads_committed and self._brokers is None:
+                return replace(found, evidence=None)
+            if found.evidence is not None:
+                found = replace(found, evidence=replace(found.evidence, at=at))
+            if is_idle:
+                return found
+            told = batch_offsets(sources, self._past, now.at_s, self._firsts(sources), in_transaction)
+            return replace(found, offsets=told)
         except Exception:  # noqa: BLE001 - the methods of Spark are not public, and any of them may be missing
             if not self._has_failed and not self._is_stopped():
                 self._log.warning(
@@ -179,21 +201,39 @@ class DriverEvidenceReader:
             return NOTHING_KNOWN
 
     def _with_ends(
-        self, read: PartitionEnds, sources: list[SourceOffsets], is_idle: bool
-    ) -> tuple[list[SourceOffsets], ProcessingTime | None]:
-        """Return the offsets with the ends of partitions, and the time of these ends.
+        self, brokers: Brokers, now: ProcessingTime, sources: list[SourceOffsets], is_idle: bool
+    ) -> tuple[list[SourceOffsets], ProcessingTime | None, frozenset[Partition]]:
+        """Return the offsets with the ends of partitions, the time of these ends, and partitions in transactions.
 
         Records may arrive after Spark has planned a batch, and an open transaction may be committed. Therefore a batch
         is compared with the ends that were read before it was planned: for the batch before.
         """
-        at = self._now()
-        partitions = {each for source in sources for each in partitions_of(source.end) or {}}
-        ends = read.read(partitions) if partitions else {}
+        ends = brokers.ends(_partitions(sources))
         before_at, before = self._ends_before
-        self._ends_before = at, ends
+        self._ends_before = now, ends
         if is_idle or before_at is None:
-            return [with_ends(source, ends) for source in sources], None
-        return [with_ends(source, before) for source in sources], before_at
+            return [with_ends(source, ends) for source in sources], None, frozenset()
+        latest = {
+            partition: offset for each in sources for partition, offset in (partitions_of(each.latest) or {}).items()
+        }
+        in_transaction = {partition for partition, offset in latest.items() if before.get(partition, 0) > offset}
+        return [with_ends(source, before) for source in sources], before_at, frozenset(in_transaction)
+
+    def _firsts(self, sources: Iterable[SourceOffsets]) -> Mapping[Partition, int]:
+        """Return the first offsets that Kafka has; no offsets if it does not tell them. They are no evidence."""
+        if self._brokers is None or time.monotonic() < self._firsts_fail_until_s:
+            return {}
+        try:
+            return self._brokers.firsts(_partitions(sources))
+        except Exception:  # noqa: BLE001 - of the JVM
+            if not self._firsts_fail_until_s and not self._is_stopped():
+                self._log.warning("the client cannot ask Kafka which records it has deleted", exc_info=True)
+            self._firsts_fail_until_s = time.monotonic() + ASK_AGAIN_S
+            return {}
+
+
+def _partitions(sources: Iterable[SourceOffsets]) -> set[Partition]:
+    return {partition for source in sources for partition in partitions_of(source.end) or {}}
 
 
 def unix_s(timestamp: str) -> float:
@@ -211,22 +251,27 @@ class ProgressEvidenceReader:
 
     def __init__(self, sources: StreamSources, names: PartitionNames | None) -> None:
         self._sources, self._names = sources, names
+        self._past = LatestOffsets()
 
-    def of_progress(self, sources: Iterable[SourceProgress]) -> BatchInput:
+    def of_progress(self, batch_id: int, sources: Iterable[SourceProgress]) -> BatchInput:
         """Return what a finished batch and earlier batches contain.
 
         Args:
+            batch_id: The batch.
             sources: The progress of the sources. Each latest offset is the one by which Spark planned the batch.
         """
         found = [
             SourceOffsets(
                 source.endOffset,
                 None if source.latestOffset in _NO_LATEST else source.latestOffset,
+                None if source.startOffset in _NO_LATEST else source.startOffset,
                 is_complete=is_complete(source.description, self._sources),
             )
             for source in sources
         ]
-        return input_of(partitions_read(found), self._names)
+        offsets = batch_offsets(found, self._past, time.time(), {})
+        told = None if offsets is None else replace(offsets, batch_id=batch_id)
+        return replace(input_of(partitions_read(found), self._names), offsets=told)
 
     def when_idle(self) -> Evidence | None:
         """Return what the finished batches contain, after a trigger without a batch; None if nothing is proven.

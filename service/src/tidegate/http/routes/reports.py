@@ -111,8 +111,20 @@ async def commit(
     """Commit a batch: its staged reports take effect, and its rows are counted. A repetition changes nothing."""
     token, pieces = context.tokens.claim(job, body.watermark_token), body.pieces(query)
     caught_up = None if body.caught_up is None else CaughtUp(body.caught_up, body.caught_up_age_ms)
+    offsets = None if body.offsets is None else body.offsets.columns
+    if offsets is not None and offsets.batch_id is not None and offsets.batch_id > batch:
+        detail = f"offsets.batch_id is {offsets.batch_id}, but only batches up to {batch} are committed by this call"
+        raise Problem("invalid_request", detail, members={"field": "offsets.batch_id"})
     effect = await context.store.commit(
-        job, _run(query, body), batch, pieces, body.waited_ms, body.reported, token, caught_up=caught_up
+        job,
+        _run(query, body),
+        batch,
+        pieces,
+        body.waited_ms,
+        body.reported,
+        token,
+        caught_up=caught_up,
+        offsets=offsets,
     )
     return json_answer(context.reader.command_result(job, effect))
 

@@ -14,16 +14,27 @@ from tidegate.domain.views import MAX_HOLDERS
 from tidegate.http import actions
 from tidegate.http.bodies import json_answer
 from tidegate.http.call import call_of
-from tidegate.http.request import CallerOf, ContextOf, JobId, SubstreamName, SubstreamQuery, allowed, while_connected
+from tidegate.http.request import (
+    CallerOf,
+    ContextOf,
+    JobId,
+    QueryId,
+    SubstreamName,
+    SubstreamQuery,
+    allowed,
+    while_connected,
+)
 from tidegate.views.completeness import Completeness, CurveSelection, read_completeness
 from tidegate.views.late import LateRows, read_late
 from tidegate.views.status import Explanation, read_explanation
 from tidegate.views.substreams import (
     CURSOR,
     Column,
+    OffsetsTable,
     QueryTable,
     Selection,
     SubstreamTable,
+    read_offsets,
     read_queries,
     read_substreams,
 )
@@ -180,6 +191,16 @@ async def late(
 async def queries(job: JobId, context: ContextOf) -> Response:
     """Return the queries of a job with their latest batches."""
     return json_answer(await read_queries(context.reader, job))
+
+
+@router.get("/{job:id}/queries/{query:id}/offsets", response_model=OffsetsTable, summary="Get offsets")
+@allowed(*READERS)
+async def offsets(job: JobId, query: QueryId, context: ContextOf) -> Response:
+    """Return how far the committed batches of a query have read each partition of Kafka.
+
+    A query that has not begun has no partitions yet.
+    """
+    return json_answer(await read_offsets(context.reader, job, query))
 
 
 @router.get("/{job:id}:explain", response_model=Explanation, summary="Explain a watermark")

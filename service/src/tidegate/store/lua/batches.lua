@@ -400,12 +400,67 @@ function commands.stage()
   })
 end
 
+-- The offsets of a query in the partitions of its source (tidegate.domain.offsets). Its hash has two packed fields:
+-- batch (incarnation, at_ms, query_id, batch_id; unread, nil if unknown, and skipped: numbers of offsets) and columns
+-- (see commit). A coordinator without offsets does not remove them, so those of an earlier incarnation may be left.
+
+-- Return the latest committed batch that told its offsets; nil if no batch told them.
+function batches.offsets(query)
+  local packed = redis.call('HGET', key.offsets(query), 'batch')
+  local found = packed and cmsgpack.unpack(packed)
+  return found and found.incarnation == job.incarnation and found or nil
+end
+
+-- Return the columns of that batch.
+function batches.offset_columns(query) return cmsgpack.unpack(redis.call('HGET', key.offsets(query), 'columns')) end
+
+-- Record offsets that a batch has skipped. by_partition: a list of partitions and their numbers of offsets.
+local function record_skipped(kind, query, batch_id, by_partition)
+  if #by_partition == 0 then return 0 end
+  local count, first = 0, {}
+  for i, one in ipairs(by_partition) do
+    count = count + one[2]
+    if i <= constants.NAMES_KEPT then first[i] = one[1] end
+  end
+  history.write(kind, 'query', query, 'batch_id', batch_id, 'count', count, 'partitions', cjson.encode(first))
+  return count
+end
+
+-- Replace the offsets of a query by those of a later batch, and record the offsets that the batch has skipped.
+local function advance_offsets(query, batch_id, columns)
+  local before, ends = batches.offsets(query.name), {}
+  local continues = before and query.query_id == before.query_id
+  if continues and batch_id <= before.batch_id then return end
+  if before and batch_id == (continues and before.batch_id + 1 or 0) then
+    local known = batches.offset_columns(query.name)
+    for i, partition in ipairs(known.partitions) do ends[partition] = known.ends[i] end
+  end
+  local skipped, restarted, unread = {}, {}, nil
+  for i, partition in ipairs(columns.partitions) do
+    local start, last, latest = columns.starts[i], columns.ends[i], columns.latest[i]
+    if start and last < start then
+      restarted[#restarted + 1] = {partition, last}
+    elseif start and start > (ends[partition] or start) then
+      skipped[#skipped + 1] = {partition, start - ends[partition]}
+    end
+    if latest then unread = (unread or 0) + math.max(0, latest - last) end
+  end
+  local count = record_skipped('offsets_skipped', query.name, batch_id, skipped)
+    + record_skipped('offsets_restarted', query.name, batch_id, restarted)
+  columns.starts = nil
+  redis.call('HSET', key.offsets(query.name), 'columns', cmsgpack.pack(columns), 'batch', cmsgpack.pack({
+    incarnation = job.incarnation, at_ms = job.now, query_id = query.query_id, batch_id = batch_id, unread = unread,
+    skipped = (before and before.skipped or 0) + count}))
+end
+
 -- Commit: apply the staged reports of a batch and account for its rows, exactly once. A large batch commits in steps.
 -- args   token, run, batch_id, waited_ms, reported (absent: unknown), caught_up and caught_up_age_ms (members whose
 --        input was read up to this time; absent: the time of the begin counts for all members); members, counts (a
 --        column for each row class),
 --        disposition (dropped or diverted), hours_of_job and hours (see ledger.add), or stored pieces of these columns:
---        stored, members (range); joined (combined reports; absent: see to_combine): version, count, and ranges of pieces
+--        stored, members (range); joined (combined reports; absent: see to_combine): version, count, and ranges of pieces;
+--        offsets (absent: unknown; of the batch offset_batch_id): columns partitions, starts, ends, latest, behind_ms;
+--        open_transactions
 -- reply  applied: false if the batch was already committed; or join: the version of the reports, which the coordinator
 --        must combine
 -- errors query_fenced, query_retired, batch_not_begun, reports_missing
@@ -444,6 +499,7 @@ function commands.commit()
       emission.accept_token(args.token)
       contact(query)
       queries.add_outage(query, args.waited_ms)
+      if progress.commits and args.offsets then advance_offsets(query, args.offset_batch_id, args.offsets) end
     end,
     measure, learn, observe, count, end_batch,
     function(progress)

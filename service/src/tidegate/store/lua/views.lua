@@ -1,4 +1,4 @@
--- @include observe
+-- @include batches
 -- The reads of a job. Explain and watch also evaluate the job, because watermarks may follow the clock.
 local number, text = values.number, values.text
 local job, config = state.job, state.config
@@ -25,6 +25,12 @@ function commands.status()
     last_contact_ms = job.last_contact, open_batches = redis.call('ZCARD', key.open_batches), holds = holds.in_order(),
     missing_queries = missing}
   for i, value in ipairs(redis.call('HMGET', key.job, unpack(STATUS_FIELDS))) do found[STATUS_FIELDS[i]] = value or nil end
+  local unread, skipped = {}, {}
+  for _, query in ipairs(redis.call('ZRANGE', key.queries, 0, -1)) do
+    local offsets = batches.offsets(query)
+    if offsets then unread[query], skipped[query] = offsets.unread, offsets.skipped end
+  end
+  found.unread_offsets, found.skipped_offsets = {map = unread}, {map = skipped}
   local limits = {}
   for _, limit in ipairs(constants.LIMITS) do limits[limit] = number(redis.call('HGET', key.job, 'limit ' .. limit)) end
   found.limits = {map = limits}
@@ -92,17 +98,20 @@ function commands.substreams()
 end
 
 -- Queries: read the queries of a job with their latest batches.
--- reply  rows (the fields of tidegate.domain.views.QueryStatus)
+-- reply  rows (the fields of tidegate.domain.views.QueryStatus; offsets and columns: see
+--        batches.offsets)
 function commands.queries()
   clock.load()
   local rows = {}
   for _, query in ipairs(redis.call('ZRANGE', key.queries, 0, -1)) do
     local of = queries.get(query)
     local pinned = of.latest and redis.call('HGET', key.pinned_watermarks(query), of.latest)
+    local offsets = batches.offsets(query)
     rows[#rows + 1] = {map = {query = query, query_id = of.query_id, run_id = of.run_id, batch_id = of.latest,
       batch_open = of.open or false, pinned_watermark = number(pinned), begun_ms = of.begun,
       idle_clock_ms = of.idle_clock and of.idle_clock + of.outage, last_contact_ms = of.last_contact,
-      batch_released = (of.open and of.released) or false, retired = of.retired or false}}
+      batch_released = (of.open and of.released) or false, retired = of.retired or false,
+      offsets = offsets and {map = offsets}, columns = offsets and {map = batches.offset_columns(query)}}}
   end
   return reply.watermark_state({rows = rows})
 end
@@ -261,7 +270,9 @@ function commands.explain()
     if is_listed[query] or query == '' then return end
     is_listed[query] = true
     local of = queries.get(query)
+    local offsets = batches.offsets(query)
     listed[#listed + 1] = {map = {query = query, outage_ms = of.outage, idle_clock_ms = of.idle_clock,
+      offsets = offsets and {map = offsets}, columns = offsets and {map = batches.offset_columns(query)},
       last_seen_ms = number(redis.call('ZSCORE', key.last_seen, query))}}
   end
 

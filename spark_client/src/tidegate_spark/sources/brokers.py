@@ -1,7 +1,8 @@
-"""The ends of Kafka's partitions with the records of open transactions.
+"""What Kafka's brokers tell about partitions, and Spark does not: their ends and their first offsets.
 
 Under ``read_committed``, a reader sees a partition up to its *last stable offset*, the first record of an open
-transaction. The latest offset in Spark is this offset, so an open transaction looks like silence.
+transaction. The latest offset in Spark is this offset, so an open transaction looks like silence. If Kafka has deleted
+records that were not read, a batch has fewer rows than offsets, as it also has after compaction.
 """
 
 import json
@@ -18,8 +19,8 @@ TIMEOUT_S = 5
 _RESULT = re.compile(r"([\w.-]+)-(\d+)=ListOffsetsResultInfo\(offset=(\d+)")
 
 
-class PartitionEnds:
-    """The ends of partitions, from the admin client of Spark's connector.
+class Brokers:
+    """The brokers of a source of Kafka, asked by the admin client of Spark's connector.
 
     Args:
         spark: A classic session.
@@ -30,15 +31,24 @@ class PartitionEnds:
         self._jvm: Any = spark._jvm
         self._settings = settings
         self._admin: Any = None
-        self._asked: tuple[frozenset[Partition], Any] = frozenset(), None
+        self._asked: dict[str, tuple[frozenset[Partition], Any]] = {}
         self._lock = threading.Lock()  # the threads of batches and of heartbeats read
 
-    def read(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+    def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """Return the offset after the last record of each partition, committed or not."""
-        with self._lock:
-            return self._read(partitions)
+        return self._list("latest", partitions)
 
-    def _read(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+    def firsts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Return the offset of the first record that each partition still has."""
+        return self._list("earliest", partitions)
+
+    def _list(self, which: str, partitions: Collection[Partition]) -> dict[Partition, int]:
+        if not partitions:
+            return {}
+        with self._lock:
+            return self._list_alone(which, frozenset(partitions))
+
+    def _list_alone(self, which: str, partitions: frozenset[Partition]) -> dict[Partition, int]:
         kafka = self._jvm.org.apache.kafka
         admin = kafka.clients.admin
         if self._admin is None:
@@ -46,14 +56,14 @@ class PartitionEnds:
             for name, value in self._settings.items():
                 properties.setProperty(name, value)
             self._admin = admin.Admin.create(properties)
-        wanted = frozenset(partitions)
-        if self._asked[0] != wanted:
-            latest, asked = admin.OffsetSpec.latest(), self._jvm.java.util.HashMap()
-            for topic, number in wanted:
-                asked.put(kafka.common.TopicPartition(topic, number), latest)
-            self._asked = wanted, asked
+        known, asked = self._asked.get(which, (None, None))
+        if known != partitions:
+            spec, asked = getattr(admin.OffsetSpec, which)(), self._jvm.java.util.HashMap()
+            for topic, number in partitions:
+                asked.put(kafka.common.TopicPartition(topic, number), spec)
+            self._asked[which] = partitions, asked
         uncommitted = admin.ListOffsetsOptions(kafka.common.IsolationLevel.READ_UNCOMMITTED)
-        answer = self._admin.listOffsets(self._asked[1], uncommitted).all()
+        answer = self._admin.listOffsets(asked, uncommitted).all()
         # As a text, the answer is one call of the JVM instead of several for each partition.
         text = str(answer.get(TIMEOUT_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS).toString())
         return {(topic, int(number)): int(offset) for topic, number, offset in _RESULT.findall(text)}

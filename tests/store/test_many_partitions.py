@@ -1,0 +1,33 @@
+"""The offsets of as many partitions as a commit may tell."""
+
+from tests.support.driver import with_store
+from tests.support.store import JobStore
+from tidegate.domain.config import JobConfig
+from tidegate.domain.job import Run
+from tidegate.domain.offsets import BatchOffsets, partition_statuses
+from tidegate.domain.policies import LimitingLag
+from tidegate.store.embedded import EmbeddedValkey
+from tidegate.views.types import MAX_PARTITIONS
+
+RUN = Run("q", "checkpoint", "run")
+
+
+def test_a_commit_tells_the_offsets_of_many_partitions(valkey: EmbeddedValkey, job_name: str) -> None:
+    names = [f"topic-{number % 10}/{number}" for number in range(MAX_PARTITIONS)]
+    latest, unknown = [100 + number for number in range(MAX_PARTITIONS)], [None] * MAX_PARTITIONS
+
+    async def run(store: JobStore) -> None:
+        await store.configure(job_name, JobConfig(LimitingLag(0)), {}, None)
+        for batch in range(2):
+            starts, ends = [batch * 10] * MAX_PARTITIONS, [batch * 10 + 10] * MAX_PARTITIONS
+            await store.begin(job_name, RUN, batch)
+            told = BatchOffsets(names, starts, ends, latest, unknown)
+            await store.commit(job_name, RUN, batch, None, offsets=told)
+        table = await store.reads.queries(job_name)
+        assert [row.partition for row in partition_statuses(table.offsets["q"])] == names
+        found = table.rows[0].offsets
+        assert found is not None
+        assert (found.unread, found.skipped) == (sum(latest) - 20 * MAX_PARTITIONS, 0)
+        assert [row.partition for row in found.most_behind] == names[:-11:-1]
+
+    with_store(valkey, run)

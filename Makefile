@@ -119,9 +119,9 @@ test-searches: $(READY) ## search for counterexamples at length: fuzzing, simula
 # Without Maven, the tests with Kafka and with tables are skipped.
 WITH_MAVEN = if command -v mvn >/dev/null; then $(MAKE) --no-print-directory $(1); fi
 
-test-kafka: $(READY) ## run the tests with a Kafka broker, if Maven is installed
+test-kafka: $(READY) ## run the tests with a Kafka broker, if Maven is installed (KILLS=n: number of kills of a driver)
 	@$(call WITH_MAVEN,$(KAFKA_READY))
-	@$(PYTEST) --numprocesses 0 -p no:randomly -m kafka --junitxml out/test/kafka.xml
+	@KILLS=$(KILLS) $(PYTEST) --numprocesses 0 -p no:randomly -m kafka --junitxml out/test/kafka.xml
 
 TABLES_READY := $(VENV)/tables/.ready
 
@@ -185,7 +185,7 @@ fault-table: $(READY) ## write the table of the last make faults into docs/expla
 faults: $(READY) ## inject faults into real processes and check every answer (30 minutes; MINUTES=n, SEED=n repeats a run)
 	@$(BIN)/python -m tests.faults.suite --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
-bench: $(READY) $(if $(filter flink,$(BENCH)),$(FLINK_READY)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small or flink)
+bench: $(READY) $(if $(filter flink,$(BENCH)),$(FLINK_READY)) $(if $(filter kafka,$(BENCH)),$(KAFKA_READY)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small, kafka or flink)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## measure windows with four values of allowed lateness, over a thousand batches or more (an hour)

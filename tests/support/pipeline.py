@@ -47,6 +47,7 @@ class Settings:
         until_idle: Whether the pipeline runs until all substreams are idle, after a second of silence.
         windows: Size of the windows by ``k``, and their allowed lateness, in milliseconds; None: no windows.
         native: Whether the windows are Spark's own, without allowed lateness.
+        kafka: The options of Kafka's source, whose partitions are the substreams; None: files, substreams by ``k``.
         conf: Spark's configuration.
     """
 
@@ -60,6 +61,7 @@ class Settings:
     until_idle: bool = False
     windows: int | None = None
     native: bool = False
+    kafka: dict[str, str] | None = None
     conf: dict[str, Any] = field(default_factory=dict)
 
     def argument(self) -> str:
@@ -76,6 +78,15 @@ def session(settings: Settings) -> SparkSession:
     for name, value in settings.conf.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def input_of(spark: SparkSession, settings: Settings) -> DataFrame:
+    """Return the input: the columns of ``SCHEMA``, and from Kafka also ``topic`` and ``partition``."""
+    if settings.kafka is None:
+        return FileBatches(Path(settings.directory) / "input", SCHEMA).stream(spark)
+    values = F.from_json(F.col("value").cast("string"), SCHEMA).alias("v")
+    read = spark.readStream.format("kafka").options(**settings.kafka).load()
+    return read.select(values, "topic", "partition").select("v.*", "topic", "partition")
 
 
 def keep(directory: Path, kind: str, df: DataFrame, batch: Batch) -> None:
@@ -193,7 +204,7 @@ def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
         keep(directory, "late", df, batch)
 
     checkpoint = str(directory / "checkpoint")
-    df = FileBatches(directory / "input", SCHEMA).stream(spark)
+    df = input_of(spark, settings)
     if settings.flaky is not None:
         df = flaky(df, Path(settings.flaky))
     config = tidegate_spark.limiting_lag(LAG, idle_timeout=timedelta(seconds=1) if settings.until_idle else None)
@@ -201,7 +212,8 @@ def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
     if settings.native:
         run_natively(settings, job, df, checkpoint, write, reached)
         return
-    stream = job.stream(df, event_time="t", substream="k")
+    substream = ["k"] if settings.kafka is None else ["topic", "partition"]
+    stream = job.stream(df, event_time="t", substream=substream)
     if settings.windows is not None:
         stream = stream.windows(settings.windows).agg("k", rows=windows.count(), last=windows.max("t"))
         stream = stream.allowed_lateness(settings.windows)

@@ -1,0 +1,145 @@
+"""Rows of Kafka that are unlike the rows of files: records without an event time, compaction, and times of records."""
+
+import time
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from tests.support.kafka import Broker
+from tests.support.kafka_queries import HOUR, START, TIMEOUT, count, late, running, states, until
+from tests.support.streams import Sink
+from tidegate_spark import Job, limiting_lag
+from tidegate_spark.testing import CoordinatorProcess
+
+DAY = 24 * HOUR
+
+
+@pytest.fixture
+def job(tidegate: CoordinatorProcess) -> Job:
+    return tidegate.job(config=limiting_lag(timedelta(seconds=1), idle_timeout=TIMEOUT))
+
+
+def rows_of(job: Job, name: str) -> dict[str, int]:
+    found: dict[str, int] = next(row["rows"] for row in job.substreams() if row["substream"] == name)
+    return found
+
+
+def test_records_without_an_event_time_are_counted_and_are_no_activity(
+    spark: SparkSession, broker: Broker, job: Job, checkpoint: str
+) -> None:
+    """Partition 1 has tombstones and values that cannot be parsed, and no others."""
+    topic, sink = broker.topic(2), Sink()
+    with broker.traffic(topic, (0,), START), running(job, broker.stream(spark, topic), sink, checkpoint):
+        until(lambda: len(sink.on_time) >= 2, "batches are read")
+        broker.send(topic, 1, [None, b"not JSON", b"{}"])
+        until(lambda: rows_of(job, f"{topic}/1")["null_event_time"] == 3, "the records are counted")
+        until(lambda: (job.status()["watermark"] or 0) > START, "the watermark passes the partition")
+        assert states(job)[f"{topic}/1"] == "idle"
+    assert job.status()["rows"]["late"] == 0
+    assert sum(k is None for rows in sink.late.values() for k, _ in rows) == 3
+
+
+def test_compaction_is_no_loss(
+    spark: SparkSession, broker: Broker, tidegate: CoordinatorProcess, checkpoint: str
+) -> None:
+    """Compaction removes records of the middle, so batches have fewer rows than offsets."""
+    job, sink = tidegate.job(config=limiting_lag(timedelta(seconds=1))), Sink()
+    quick = {"segment.ms": 100, "min.cleanable.dirty.ratio": 0.01, "max.compaction.lag.ms": 200}
+    topic = broker.topic(config={"cleanup.policy": "compact", **quick})
+    for number in range(200):
+        broker.send_keyed(topic, [(f"key-{number % 5}", (f"k{number}", START + number))])
+    time.sleep(1)  # the segment of the next record is a new one
+    broker.send_keyed(topic, [("last", ("last", START + 1000))])
+    until(lambda: broker.count(topic) < 100, "the log is compacted")
+    with running(job, broker.stream(spark, topic), sink, checkpoint):
+        assert job.wait_for_offsets("q", {topic: {0: 201}}, timedelta(minutes=5))
+    assert count(sink) < 100
+    (query,) = job.queries()
+    assert (query["offsets"]["unread"], query["offsets"]["skipped"], late(sink)) == (0, 0, 0)
+    assert job.status()["watermark"] == START
+
+
+def test_the_time_of_a_record_may_be_any(spark: SparkSession, broker: Broker, job: Job, checkpoint: str) -> None:
+    """The record's timestamp is the event time. A producer may have no clock, or a wrong one."""
+    now, sink = int(time.time() * 1000), Counter[str]()
+    topic = broker.topic(config={"message.timestamp.after.max.ms": 90 * DAY, "retention.ms": -1})
+    df = (
+        broker.stream(spark, topic)
+        .sparkSession.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", broker.address)
+    )
+    rows = df.option("subscribe", topic).option("startingOffsets", "earliest").load()
+    named = rows.select("topic", "partition", F.col("value").cast("string").alias("k"), "timestamp")
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        print("ROWS", df.collect())
+        sink.update(row.k for row in df.collect())
+
+    stream = job.stream(named, event_time="timestamp", substream=["topic", "partition"]).foreach_batch(write)
+    broker.send_at(spark, topic, [("first", now - DAY)])
+    query = stream.trigger(processingTime="200 milliseconds").start(queryName="q", checkpointLocation=checkpoint)
+    try:
+        until(lambda: sink["first"] == 1, "the first record is read")
+        broker.send_at(spark, topic, [("zero", 0), ("ahead", now + 30 * DAY), ("next", now - DAY + 1000)])
+        until(lambda: sink["next"] == 1, "the next records are read")
+        until(lambda: job.status()["rows"]["future"] == 1, "the batch is committed")
+    finally:
+        query.stop()
+    counts: Any = job.status()["rows"]
+    assert (counts["on_time"], counts["late"], counts["future"]) == (2, 1, 1)
+    assert job.status()["watermark"] == now - DAY, "the time of the record that is ahead moves nothing"
+
+
+@pytest.mark.parametrize(
+    "options", [{"minPartitions": 8}, {"maxRecordsPerPartition": 50}, {"minPartitions": 3, "maxOffsetsPerTrigger": 90}]
+)
+def test_tasks_that_are_not_partitions_change_nothing(
+    spark: SparkSession, broker: Broker, job: Job, checkpoint: str, options: dict[str, int]
+) -> None:
+    """Spark splits partitions into tasks, or the other way round."""
+    topic, sink = broker.topic(2), Sink()
+    for partition in (0, 1):
+        broker.send(topic, partition, [(f"{partition}", START + partition * HOUR + each) for each in range(200)])
+    with running(job, broker.stream(spark, topic, **options), sink, checkpoint):
+        assert job.wait_for_offsets("q", {topic: {0: 200, 1: 200}}, timedelta(minutes=5))
+    assert (count(sink), late(sink)) == (400, 0)
+    assert [row["reported"] for row in job.substreams()] == [200, 200]
+
+
+def test_a_query_that_starts_at_a_timestamp_continues_the_watermark(
+    spark: SparkSession, broker: Broker, tidegate: CoordinatorProcess, checkpoint: str
+) -> None:
+    """A new checkpoint of an old job reads from a time on; what it skips is in the history."""
+    job, topic, sink = tidegate.job(config=limiting_lag(timedelta(0))), broker.topic(), Sink()
+    old = int(time.time() * 1000) - 3 * HOUR
+    broker.send_at(spark, topic, [(f'{{"k":"a","t":{START + each}}}', old + each) for each in range(10)])
+    with running(job, broker.stream(spark, topic), sink, checkpoint):
+        assert job.wait_for_offsets("q", {topic: {0: 10}}, timedelta(minutes=5))
+    broker.send_at(spark, topic, [(f'{{"k":"b","t":{START + 100 + each}}}', old + HOUR + each) for each in range(10)])
+    broker.send_at(
+        spark, topic, [(f'{{"k":"c","t":{START + 200 + each}}}', old + 2 * HOUR + each) for each in range(10)]
+    )
+    later = broker.stream(spark, topic, startingTimestamp=old + 2 * HOUR)
+    with running(job, later, sink, checkpoint + "-2"):
+        assert job.wait_for_offsets("q", {topic: {0: 30}}, timedelta(minutes=5))
+    assert job.status()["watermark"] == START + 209
+    assert (late(sink), job.queries()[0]["offsets"]["skipped"]) == (0, 10)
+
+
+def test_hundreds_of_partitions(spark: SparkSession, broker: Broker, job: Job, checkpoint: str) -> None:
+    """Each partition is a substream. One is six hours behind, half of them are empty."""
+    topic, sink = broker.topic(200), Sink()
+    for partition in range(100):
+        base = START - 6 * HOUR * (partition == 0)
+        broker.send(topic, partition, [(f"{partition}", base + each) for each in range(3)])
+    quick = broker.stream(spark, topic, kafka__fetch__max__wait__ms=20)
+    with running(job, quick, sink, checkpoint):
+        assert job.wait_for_offsets("q", {topic: dict.fromkeys(range(100), 3)}, timedelta(minutes=5))
+        assert (count(sink), late(sink)) == (300, 0)
+        assert len(job.substreams()) == 200
+        until(lambda: job.status()["substreams"]["active"] == 0, "all partitions are idle once they are read")
+    assert job.status()["watermark"] == START + 2 - 1000

@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks import (
     batches,
     jobs,
+    kafka,
     lateness,
     overhead,
     page,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "overhead": overhead.run,
     "native": overhead.run_native,
     "small": small_batches.run,
+    "kafka": kafka.run,
     "lateness": lateness.run,
     "page": page.run,
     "flink": side_by_side.run,

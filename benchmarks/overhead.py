@@ -30,9 +30,10 @@ TARGETS = {256: {"executor": 1.8}, 1: {"observe": 1.4}}
 """Highest ratio by number of substreams and variant."""
 
 
-def session() -> SparkSession:
+def session(jars: str = "") -> SparkSession:
+    """Start a session, with these jars in its class path."""
     ensure_java()
-    spark = (
+    builder = (
         SparkSession.builder.appName("overhead")
         .master("local[2]")
         .config("spark.driver.memory", "6g")
@@ -41,8 +42,8 @@ def session() -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
-        .getOrCreate()
     )
+    spark = (builder.config("spark.jars", jars) if jars else builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

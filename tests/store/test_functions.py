@@ -62,6 +62,7 @@ def test_other_versions_are_deleted_and_other_libraries_stay(driver: Driver, job
         for text in (other, foreign):
             await driver.store.redis.function_load(text, replace=True)
 
+    flush(driver)  # libraries of other tests
     driver(load())
     with pytest.raises(JobNotFound):
         driver(driver.store.reads.status(job_name))

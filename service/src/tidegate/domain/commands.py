@@ -44,9 +44,9 @@ from tidegate.domain.observe import (
     add_substream,
     check_event_times,
     check_room,
-    follow_policy,
     measure,
     observe,
+    raise_to_policy,
     set_aside_future,
 )
 from tidegate.domain.policies import Policy, Reported, TimestampHistory
@@ -134,7 +134,7 @@ def _change_policy(job: JobState, substream: Substream, policy: Policy) -> None:
     if substream.counts:
         if not substream.policy.follows_clock:
             substream.policy_state.poll(at)
-        follow_policy(substream)
+        raise_to_policy(substream)
 
 
 def _expect_queries(job: JobState) -> None:

@@ -463,11 +463,11 @@ def _changes(job: JobState) -> Iterator[int | None]:
     yield from (h.expires_ms - job.unattended_ms for h in job.holds.values() if h.expires_ms is not None)
     if job.retention is not None:
         present = job.max_watermark if job.retention.boundary is None else job.retention.cells[0]
-        if present is not None and _would_be_emitted(job, present):
+        if present is not None and _would_move_coalesced(job, present):
             yield at.observed_ms
-        yield job.retention.next_change_ms(lambda watermark: _would_be_emitted(job, watermark))
+        yield job.retention.next_change_ms(lambda watermark: _would_move_coalesced(job, watermark))
 
 
-def _would_be_emitted(job: JobState, watermark: int) -> bool:
+def _would_move_coalesced(job: JobState, watermark: int) -> bool:
     capped = cap_by_holds(job, watermark)
     return offer(job.config.throttle, capped, job.coalesced_watermark, job.numbers) is not None

@@ -113,12 +113,12 @@ def observe(job: JobState, query: str, names: Iterable[str], max_event_times: Va
             event_time = max_event_times[name]
             substream.max_event_time = highest(substream.max_event_time, event_time)
             substream.policy_state.observe(event_time, job.moment)
-            follow_policy(substream)
+            raise_to_policy(substream)
             job.max_event_time = highest(job.max_event_time, event_time)
         if reported is not None and above(reported, substream.uncapped_watermark):
             has_effect = True
             substream.policy_state.report(reported)
-            follow_policy(substream)
+            raise_to_policy(substream)
         applied = applied or has_effect
         if has_effect or not substream.idle_by_operator:
             if substream.idle:
@@ -131,7 +131,7 @@ def observe(job: JobState, query: str, names: Iterable[str], max_event_times: Va
     return applied
 
 
-def follow_policy(substream: Substream) -> None:
+def raise_to_policy(substream: Substream) -> None:
     """Raise the watermark to that of the policy, unless the policy follows the clock.
 
     Only evaluations raise a watermark that follows the clock.
@@ -184,7 +184,7 @@ def measure(job: JobState, query: str, delays: Iterable[tuple[str, RowsByDelay]]
             relearning.append(member((query, name)))
         if substream.counts and isinstance(substream.policy_state, TargetState):
             substream.policy_state.poll(job.moment)
-            follow_policy(substream)
+            raise_to_policy(substream)
     if relearning:
         job.history.write(job.now_ms, Kind.RELEARNING, query=query, **named(relearning))
 

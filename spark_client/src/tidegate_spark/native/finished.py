@@ -89,7 +89,7 @@ class FinishedBatches:
         if reported:
             self._retry_at = math.inf
             watermark = self.session.protocol.batches.job_watermark
-            self.session.row_warnings.check_watermark(watermark, self.session.calls.observed_ms(0.0))
+            self.session.row_warnings.check_watermark(watermark, self.session.calls.coordinator_ms(0.0))
         return CheckResult(moved, rows, False, reported)
 
     def _keep(self) -> bool:

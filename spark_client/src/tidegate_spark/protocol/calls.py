@@ -108,7 +108,7 @@ class QueryCalls(Coordinator):
     ) -> Procedure[Answer]:
         """Report, in one attempt, that the query (or these substreams) was caught up ``age_s`` seconds ago."""
         caller = yield from self.caller()
-        about: dict[str, Any] = {"observed_ms": self.observed_ms(age_s), "after_batch": after_batch}
+        about: dict[str, Any] = {"observed_ms": self.coordinator_ms(age_s), "after_batch": after_batch}
         if substreams is not None:
             about["caught_up"] = substreams
         body = self._with_caller(caller, self.waited_s, about)

@@ -38,7 +38,7 @@ class Coordinator:
         # The coordinator's time in its last answer, and the monotonic time at which the answer arrived.
         self._answered: tuple[int, float] = (0, clock.monotonic())
 
-    def observed_ms(self, age_s: float) -> int:
+    def coordinator_ms(self, age_s: float) -> int:
         """Return the coordinator's time ``age_s`` seconds ago (epoch milliseconds), or an earlier time."""
         answered_ms, arrived = self._answered  # the latency of the answer makes the result earlier, never later
         return max(0, answered_ms + int(1000 * (self.clock.monotonic() - age_s - arrived)))

@@ -184,18 +184,19 @@ end
 
 local function restore(progress, piece)
   local members = piece.members
-  local active, frozen, driven, watermarks = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}, {}
+  local active, frozen = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members)
+  local follower_members, watermarks = {}, {}
   for i, member in ipairs(members) do
     local watermark = piece.watermarks[i]
     if not active[i] and not frozen[i] then  -- follows the clock
-      driven[#driven + 1], watermarks[member] = member, watermark
+      follower_members[#follower_members + 1], watermarks[member] = member, watermark
     elseif values.above(watermark, number(active[i] or frozen[i])) then
       restore_flat(member, watermark, active[i])
       history.add(progress.restored, {member})
     end
   end
-  local idle = followers.idle_ones(driven)
-  followers.each_materialized(driven, function(member, s, rule, _, i)
+  local idle = followers.idle_ones(follower_members)
+  followers.each_materialized(follower_members, function(member, s, rule, _, i)
     if not values.above(watermarks[member], s.own) then return end
     s.own = watermarks[member]
     followers.place(member, s, rule, idle[i])

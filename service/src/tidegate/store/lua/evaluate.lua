@@ -129,12 +129,12 @@ local MAX_MADE_IDLE = 500  -- in one function call
 
 -- Remove members from the merge and keep their watermarks; return those that follow the clock.
 local function freeze_flat(members)
-  local flat, following = policy.by_kind(members)
+  local flat, follower_members = policy.by_kind(members)
   local event_times = max_event_times.of(flat)
   bulk.zadd_each(key.frozen, bulk.zmscore(key.active, flat), flat)
   bulk.zrem(key.active, flat)
   max_event_times.store(flat, event_times)
-  return following
+  return follower_members
 end
 
 local function freeze_followers(members)
@@ -146,12 +146,12 @@ function idleness.freeze(members) freeze_followers(freeze_flat(members)) end
 
 -- Make active members of a query idle. last_events: their last events. Return whether any member follows the clock.
 function idleness.set_idle(query, members, last_events)
-  local following = freeze_flat(members)
-  if config.freezes_idle then freeze_followers(following) else followers.make_idle(following) end
+  local follower_members = freeze_flat(members)
+  if config.freezes_idle then freeze_followers(follower_members) else followers.make_idle(follower_members) end
   bulk.zadd_each(key.idle(query), last_events, members)
   bulk.zrem(key.last_events(query), members)
   bulk.zadd_all(key.since, job.now, members)
-  return #following > 0
+  return #follower_members > 0
 end
 
 -- Make members of a query idle because of a limit, and record it. Return whether any member follows the clock.
@@ -230,7 +230,7 @@ end
 function idleness.activate(query, members, under_new_lag)
   local active = bulk.split_by_set(key.idle(query), members)
   if #active == 0 then return active end
-  local flat, following = policy.by_kind(active)
+  local flat, follower_members = policy.by_kind(active)
   local watermarks, event_times = bulk.zmscore(key.frozen, flat), max_event_times.of(flat)
   for i, member in ipairs(flat) do
     local watermark, max_event_time = number(watermarks[i]), event_times[i]
@@ -240,7 +240,7 @@ function idleness.activate(query, members, under_new_lag)
   end
   bulk.zadd_each(key.active, watermarks, flat)
   max_event_times.store(flat, event_times)
-  if #following > 0 then followers.make_active(following) end
+  if #follower_members > 0 then followers.make_active(follower_members) end
   bulk.zmove(key.idle(query), key.last_events(query), active)
   for _, name in ipairs({key.frozen, key.forced_idle}) do bulk.zrem(name, active) end
   bulk.zadd_all(key.since, job.now, active)

@@ -148,10 +148,10 @@ function observation.add_substreams(query, members, observed)
     observation.remove_placeholder(query)
   end
   bulk.srem(key.coming(query), members)
-  local flat, following = policy.by_kind(members)
+  local flat, follower_members = policy.by_kind(members)
   bulk.zadd_all(key.last_events(query), observed, members)
   bulk.zadd_all(key.active, '-inf', flat)
-  for _, member in ipairs(following) do followers.observe(member) end
+  for _, member in ipairs(follower_members) do followers.observe(member) end
 end
 
 local function has_numbers_only(column, length)

@@ -60,12 +60,12 @@ function policy.of(member) return policy.among(config.policies, member) end
 -- Return the members whose policies do not follow the clock, and the other members, both in order.
 function policy.by_kind(members)
   if not config.has_followers then return members, {} end
-  local flat, driven = {}, {}
+  local flat, follower_members = {}, {}
   for _, member in ipairs(members) do
-    local kind = policy.of(member).follows_clock and driven or flat
+    local kind = policy.of(member).follows_clock and follower_members or flat
     kind[#kind + 1] = member
   end
-  return flat, driven
+  return flat, follower_members
 end
 
 -- The lag of a policy

@@ -8,7 +8,7 @@ local schedule, reply = {}, {}
 -- The next sweep of a job, at the time from which the job may change without new data. key.sweeps contains the jobs;
 -- the score of a job is the time of its next sweep.
 
-local function would_be_emitted(watermark)
+local function would_move_coalesced(watermark)
   return watermark and above(throttle.candidate(holds.cap(watermark)), job.coalesced_watermark)
 end
 
@@ -24,9 +24,9 @@ local function follower_changes(changes)
 end
 
 local function retention_change()
-  if not job.retention then return would_be_emitted(job.max_watermark) and job.observed_now or nil end
-  if would_be_emitted(job.retention.cells[1]) then return job.observed_now end
-  return timestamp_history.next_change(job.retention, would_be_emitted)
+  if not job.retention then return would_move_coalesced(job.max_watermark) and job.observed_now or nil end
+  if would_move_coalesced(job.retention.cells[1]) then return job.observed_now end
+  return timestamp_history.next_change(job.retention, would_move_coalesced)
 end
 
 -- Add the time at which a limit acts on the first member of a set to the changes. Add nothing if the limit is off.

@@ -55,13 +55,13 @@ function membership.split(members) return bulk.split(members, membership.known(m
 -- Return the watermark of each member at the last evaluation, or false.
 function membership.watermarks(members)
   local active, frozen, found = bulk.zmscore(key.active, members), bulk.zmscore(key.frozen, members), {}
-  local driven, places = {}, {}
+  local follower_members, places = {}, {}
   for i, member in ipairs(members) do
     found[i] = number(active[i] or frozen[i]) or false
-    if not active[i] and not frozen[i] then driven[#driven + 1], places[#places + 1] = member, i end
+    if not active[i] and not frozen[i] then follower_members[#follower_members + 1], places[#places + 1] = member, i end
   end
-  for at, packed in ipairs(bulk.hmget(key.clock_driven, driven)) do
-    local watermark = packed and follower.own_watermark(follower.read(packed), policy.of(driven[at]))
+  for at, packed in ipairs(bulk.hmget(key.clock_driven, follower_members)) do
+    local watermark = packed and follower.own_watermark(follower.read(packed), policy.of(follower_members[at]))
     found[places[at]] = watermark or false
   end
   return found

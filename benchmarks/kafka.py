@@ -44,9 +44,8 @@ class Topic:
     def __init__(self, spark: SparkSession, broker: LocalBroker, partitions: int, rows: int, batches: int) -> None:
         self._spark, self._broker, self.rows, self.batches = spark, broker, rows, batches
         self._name = f"bench-{uuid.uuid4()}"
-        AdminClient({"bootstrap.servers": broker.address}).create_topics([NewTopic(self._name, partitions, 1)])[
-            self._name
-        ].result(60)
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_topics([NewTopic(self._name, partitions, 1)])[self._name].result(60)
         producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 20})
         for number in range(rows * batches):
             value = json.dumps({"n": number, "t": START + number * 50, "text": "x" * 40})

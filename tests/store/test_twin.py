@@ -66,7 +66,7 @@ class Twins(RuleBasedStateMachine):
         max_substreams=st.sampled_from([None, None, 2, 4]),
     )
     def create(self, config: JobConfig, unattended_after_ms: int | None, max_substreams: int | None) -> None:
-        self.twin = Twin(self.make_driver(), config, START, unattended_after_ms, max_substreams)
+        self.twin = self.compared(Twin(self.make_driver(), config, START, unattended_after_ms, max_substreams))
         self.machine, self.store, self.job = self.twin.machine, self.twin.store, self.twin.job
         self.config = config
         self.last: Callable[[], Any] | None = None
@@ -204,6 +204,10 @@ class Twins(RuleBasedStateMachine):
     def understood(self, argument: Argument) -> Argument | None:
         """Return a new argument, if the serving version knows it."""
         return argument
+
+    def compared(self, twin: Twin) -> Twin:
+        """Return a twin that compares what the serving version shows."""
+        return twin
 
     def understood_batch(self, after: int | None) -> int | None:
         """Return the argument ``after_batch`` of a heartbeat, if the version that serves it follows the same rule."""
@@ -530,6 +534,10 @@ class UpgradedTwins(Twins):
 
     def understood(self, argument: Argument) -> Argument | None:
         return argument if self.is_upgraded else None
+
+    def compared(self, twin: Twin) -> Twin:
+        twin.shows_offsets = lambda: type(self).is_upgraded
+        return twin
 
     def understood_batch(self, after: int | None) -> int | None:
         # The previous version ignores a heartbeat about the batch before an open one.

@@ -184,6 +184,8 @@ def test_offsets_of_a_batch_tell_what_is_unread_and_what_was_never_read() -> Non
     assert read(1100, 1300, 1300, 50.0, first=1250) == told(1250, 1300, 1300, 0), "Kafka has deleted 150 records"
     assert read(1300, 1400, 1400, 60.0, first=1500) == told(1400, 1400, 1400, 0), "and here all of the batch"
     assert read(1400, 40, 40, 70.0) == told(1400, 40, 40, 0), "the topic was created again"
+    past.add(100.0, {("t", 0): 50})
+    assert read(40, 50, 90, 95.0) == told(40, 50, 90, 0), "the clock went back"
     assert batch_offsets([SourceOffsets('{"logOffset":3}', None)], past, 80.0, none) is None, "not of Kafka"
     twice = [kafka('{"t":{"0":5}}', '{"t":{"0":9}}', '{"t":{"0":1}}'), kafka('{"t":{"0":3}}', '{"t":{"0":9}}', None)]
     assert batch_offsets(twice, LatestOffsets(), 0.0, {}) == told(None, 3, 9, None), "two sources read the topic"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from tests.domain.batches import RUN
 from tests.support.machine import JobMachine
 from tidegate.domain.config import JobConfig
-from tidegate.domain.job import Run
+from tidegate.domain.job import Run, TokenClaim
 from tidegate.domain.offsets import BatchOffsets, OffsetsStatus
 from tidegate.domain.policies import LimitingLag
 
@@ -55,20 +55,34 @@ def test_a_batch_that_starts_at_the_end_of_the_one_before_skips_nothing() -> Non
 
 
 def test_a_batch_that_starts_later_has_skipped_offsets() -> None:
-    """Kafka has deleted their records, or a new checkpoint starts later."""
+    """Kafka has deleted their records."""
     job = machine()
     commit(job, 0, told({"t/0": (0, 10), "t/1": (0, 10)}))
     commit(job, 1, told({"t/0": (10, 20), "t/1": (15, 20)}))
     assert records(job) == [("offsets_skipped", 5, ["t/1"])]
-    commit(job, 0, told({"t/0": (27, 30), "t/1": (23, 30), "t/2": (99, 100)}), MOVED)
+    commit(job, 2, told({"t/0": (27, 30), "t/1": (23, 30), "t/2": (99, 100)}))
     assert records(job)[1:] == [("offsets_skipped", 10, ["t/0", "t/1"])]
     assert status(job).skipped == 15
 
 
-def test_a_new_checkpoint_may_read_again() -> None:
+def test_a_new_checkpoint_begins_anew() -> None:
+    """It may read again, or from later on; the last batches of the old checkpoint may not have told their offsets."""
     job = machine()
     commit(job, 0, told({"t/0": (0, 10)}))
+    job.begin(MOVED, 0, now_ms=1)
+    (row,) = job.query_table()
+    assert row.offsets is None, "else a reader would take the offsets for those of the new checkpoint"
     commit(job, 0, told({"t/0": (0, 4)}), MOVED)
+    commit(job, 0, told({"t/0": (90, 95)}), Run(RUN.query, "checkpoint-3", "run-3"))
+    assert (records(job), status(job).skipped) == ([], 0)
+
+
+def test_a_token_of_a_later_incarnation_forgets_offsets() -> None:
+    """The store has lost the job since, and the offsets are those of the earlier incarnation."""
+    job = machine()
+    commit(job, 0, told({"t/0": (0, 10)}))
+    job.begin(RUN, 1, now_ms=1, token=TokenClaim(job.incarnation + 1, None))
+    job.commit(RUN, 1, None, 1, offsets=told({"t/0": (15, 20)}))
     assert (records(job), status(job).skipped) == ([], 0)
 
 

@@ -103,23 +103,6 @@ def test_a_topic_that_was_created_again_is_recorded(
     assert "b" not in {k for rows in sink.on_time.values() for k, _ in rows}
 
 
-def test_a_new_checkpoint_that_starts_later_is_recorded(
-    spark: SparkSession, broker: Broker, job: Job, checkpoint: str
-) -> None:
-    topic, sink = broker.topic(), Sink()
-    broker.send(topic, 0, [("a", START + each) for each in range(10)])
-    with running(job, broker.stream(spark, topic), sink, checkpoint):
-        assert job.wait_for_offsets("q", {topic: {0: 10}}, timedelta(minutes=5))
-    broker.send(topic, 0, [("b", START + 10 + each) for each in range(7)])
-    at_end = broker.stream(spark, topic, startingOffsets="latest")
-    with broker.traffic(topic, (0,), START + 100), running(job, at_end, sink, checkpoint + "-2"):
-        until(lambda: bool(skipped(job, "offsets_skipped")), "a batch is committed")
-    (record,) = skipped(job, "offsets_skipped")
-    assert record["count"] >= 7, "and the traffic before the query has started"
-    assert record["partitions"] == [f"{topic}/0"]
-    assert "b" not in {k for rows in sink.on_time.values() for k, _ in rows}
-
-
 def test_an_open_transaction_is_named(spark: SparkSession, broker: Broker, job: Job, checkpoint: str) -> None:
     topic, sink = broker.topic(2), Sink()
     df = broker.stream(spark, topic, kafka__isolation__level="read_committed")

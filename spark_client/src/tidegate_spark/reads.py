@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 from tidegate_spark.arguments import check_list, name_given, time_number
 from tidegate_spark.batch import ROW_CLASSES
 from tidegate_spark.config import milliseconds
+from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.substreams import Values
 
@@ -66,8 +67,13 @@ class JobReads:
             query: The query.
             offsets: End offsets by topic and partition, such as ``{"landings": {0: 120}}``.
             timeout: Longest wait. With 0, the method returns at once.
+
+        Raises:
+            InvalidUsage: If no partition is named.
         """
         wanted = {f"{topic}/{number}": end for topic, of in offsets.items() for number, end in of.items()}
+        if not wanted:
+            raise InvalidUsage("offsets has no partition; write for example {'landings': {0: 120}}")
         clock = self.connection.clock
         deadline = clock.monotonic() + milliseconds("timeout", timeout) / 1000
         while True:

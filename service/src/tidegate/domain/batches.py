@@ -288,7 +288,7 @@ def commit(
         if offsets is not None:
             of_batch = batch_id if offsets.batch_id is None else offsets.batch_id
             committed = CommittedOffsets(job.now_ms, run.query_id, of_batch, offsets)
-            query.offsets = advance(query.offsets, committed, run.query, job.history)
+            query.offsets = advance(query.checkpoint_offsets, committed, run.query, job.history)
         _commit_staged(job, run.query, query, caught_up)
         evaluate(job)
         if accounting is not None:

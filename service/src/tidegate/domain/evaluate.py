@@ -325,6 +325,9 @@ def accept_token(job: JobState, token: TokenClaim | None) -> None:
         job.tokens_ignored += 1
         return
     was_lost = token.incarnation > job.incarnation or above(token.watermark, job.watermark)
+    if token.incarnation > job.incarnation:
+        for query in job.queries.values():
+            query.offsets = None  # of an earlier incarnation
     job.incarnation = token.incarnation
     raise_watermark(job, token.watermark)
     if was_lost:

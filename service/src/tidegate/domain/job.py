@@ -151,6 +151,12 @@ class Query:
     offsets: CommittedOffsets | None = None
 
     @property
+    def checkpoint_offsets(self) -> CommittedOffsets | None:
+        """The offsets of the latest committed batch of this checkpoint that told them; None if no batch told them."""
+        is_current = self.offsets is not None and self.offsets.query_id == self.query_id
+        return self.offsets if is_current else None
+
+    @property
     def pinned_watermark(self) -> int | None:
         """The pinned watermark of the latest batch; None if that batch, or the query, has none."""
         return None if self.latest is None else self.pinned_watermarks.get(self.latest)

@@ -62,32 +62,24 @@ class CommittedOffsets:
         behind = [max(0, latest - end) for latest, end in zip(of.latest, of.ends, strict=True) if latest is not None]
         return sum(behind) if behind else None
 
-    def is_before(self, other: "CommittedOffsets") -> bool:
-        """Return whether the other batch is the next one, or the first batch on another checkpoint."""
-        return other.batch_id == (self.batch_id + 1 if self.query_id == other.query_id else 0)
-
-    def is_of(self, other: "CommittedOffsets") -> bool:
-        """Return whether the other batch is this one or an earlier one of the same checkpoint."""
-        return self.query_id == other.query_id and other.batch_id <= self.batch_id
-
 
 def advance(before: CommittedOffsets | None, after: CommittedOffsets, query: str, history: History) -> CommittedOffsets:
     """Return the offsets after a commit, and record the offsets that its batch has skipped.
 
-    A batch skips offsets if it starts above the end of the batch before: Kafka has deleted their records, or a new
-    checkpoint starts later. If a batch ends below its start, the topic was deleted and created again, and Spark skips
-    the records that the new topic already had.
+    A batch skips offsets if it starts above the end of the batch before: Kafka has deleted their records. If a batch
+    ends below its start, the topic was deleted and created again, and Spark skips the records that the new topic
+    already had.
 
     Args:
-        before: The offsets of an earlier batch; None if no earlier batch told its offsets.
+        before: The offsets of an earlier batch of the checkpoint; None if no earlier batch told its offsets.
         after: The offsets of the batch, without the earlier skipped offsets.
         query: The query.
         history: The history of the job.
     """
-    if before is not None and before.is_of(after):
+    if before is not None and after.batch_id <= before.batch_id:
         return before
     ends: dict[str, int] = {}
-    if before is not None and before.is_before(after):
+    if before is not None and after.batch_id == before.batch_id + 1:
         ends = dict(zip(before.offsets.partitions, before.offsets.ends, strict=True))
     batch = after.offsets
     skipped: dict[str, int] = {}
@@ -136,8 +128,8 @@ class OffsetsStatus:
         "Number of unread offsets when Spark planned the batch. Null if unknown.", example=11400
     )
     skipped: int = described(
-        "Number of offsets that were never read, because their records were deleted before, or a checkpoint started "
-        "later. The history has a record of each case.",
+        "Number of offsets that this checkpoint never read, because their records were deleted before. The history has "
+        "a record of each case.",
         example=0,
     )
     most_behind: list[PartitionStatus] = described(

@@ -57,7 +57,7 @@ class JobSummary:
 def status(job: JobState) -> JobSummary:
     """Return the summary of a job."""
     named = [substream for (_, name), substream in job.substreams.items() if name != PLACEHOLDER]
-    told = {name: query.offsets for name, query in job.queries.items() if query.offsets is not None}
+    told = {name: of for name, query in job.queries.items() if (of := query.checkpoint_offsets) is not None}
     done = len(named) if job.is_complete else sum(substream.done for substream in named)
     idle = 0 if job.is_complete else sum(substream.idle and not substream.done for substream in named)
     return JobSummary(
@@ -195,7 +195,7 @@ def queries(job: JobState) -> list[QueryStatus]:
             last_contact_ms=query.last_contact_ms,
             batch_released=query.open and query.released,
             retired=query.retired,
-            offsets=OffsetsStatus.of(query.offsets),
+            offsets=OffsetsStatus.of(query.checkpoint_offsets),
         )
         for name, query in sorted(job.queries.items())
     ]

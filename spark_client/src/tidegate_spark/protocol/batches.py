@@ -33,6 +33,9 @@ LOST_BATCH = frozenset({"batch_not_begun", "reports_missing"})
 """Error codes of a coordinator that has lost an open batch or some of its reports."""
 
 
+REFUSED_BODY = frozenset({"invalid_request", "body_too_large"})
+"""Error codes of a coordinator that does not accept the body of a call."""
+
 SUPERSEDED_BATCH = frozenset({"batch_not_begun", "batch_forgotten"})
 """Error codes of a coordinator that has a later batch of the query than a batch of the backlog."""
 
@@ -93,6 +96,8 @@ class Batches:
     def __init__(self, calls: QueryCalls, registration: QueryRegistration) -> None:
         self._calls, self._registration, self._log = calls, registration, calls.log
         self.job_watermark: int | None = None
+        self._restored_before: int | None = None
+        """The batch after one that the coordinator has, and that an older checkpoint has planned again."""
         self.max_future_skew_ms: int | None = registration.config.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
 
     def batch(self, batch_id: int, stored: StoredPinnedWatermark, replayed: bool) -> Batch:
@@ -166,6 +171,7 @@ class Batches:
                 "next batch.",
                 extra={"batch": batch_id},
             )
+            self._restored_before = batch_id + 1
             yield Locked(self._registration.report_with_next_batch({}))
 
     def check_unfinished(self, batch_id: int) -> Procedure[None]:
@@ -232,18 +238,33 @@ class Batches:
         yield from self._calls.report(batch.batch_id, fold.reports(), policy)
 
     def commit(self, batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Answer]:
-        """Commit a batch."""
-        answer = yield from self._calls.commit(
-            batch.batch_id,
-            fold.row_counts(),
-            fold.reported(),
-            policy,
-            batch.silent_beside(fold.substream),
-            batch.offsets,
-        )
+        """Commit a batch. If the coordinator refuses its offsets, commit it without them."""
+        try:
+            answer = yield from self._commit(batch, fold, policy, self._told(batch))
+        except Refused as refusal:
+            if batch.offsets is None or refusal.code not in REFUSED_BODY:
+                raise
+            self._log.warning(
+                "the coordinator does not accept the offsets of this batch, which is committed without them: %s",
+                refusal,
+                extra={"batch": batch.batch_id},
+            )
+            answer = yield from self._commit(batch, fold, policy, None)
         self.job_watermark = answer["watermark"]
         yield Locked(self._registration.committed(answer, batch.batch_id, fold.max_event_times()))
         return answer
+
+    def _commit(
+        self, batch: OpenBatch, fold: Fold, policy: RetryPolicy, offsets: BatchOffsets | None
+    ) -> Procedure[Answer]:
+        silent = batch.silent_beside(fold.substream)
+        return self._calls.commit(batch.batch_id, fold.row_counts(), fold.reported(), policy, silent, offsets)
+
+    def _told(self, batch: OpenBatch) -> BatchOffsets | None:
+        """Return the offsets of a batch; without starts after a batch that the coordinator has with other ends."""
+        if batch.offsets is None or batch.batch_id != self._restored_before:
+            return batch.offsets
+        return replace(batch.offsets, starts=(None,) * len(batch.offsets.starts))
 
     def resending(
         self, call: Call[Result], batch: OpenBatch, fold: Fold, policy: RetryPolicy, is_finished: bool = False

@@ -9,6 +9,7 @@ import json
 import re
 import threading
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -87,4 +88,4 @@ def with_ends(source: SourceOffsets, ends: Mapping[Partition, int]) -> SourceOff
     latest: dict[str, dict[str, int]] = {}
     for (topic, number), offset in end.items():
         latest.setdefault(topic, {})[str(number)] = max(offset, ends.get((topic, number), 0))
-    return SourceOffsets(source.end, json.dumps(latest), source.committed, source.is_complete)
+    return replace(source, latest=json.dumps(latest))

@@ -27,7 +27,6 @@ class SourceOffsets:
         end: End of the latest batch.
         latest: Latest offset that the source had when Spark last asked for it; None if the source does not tell.
         committed: End of the last finished batch; None if it was not read, or no batch has finished.
-        initial: Start of the first batch; None if it was not read, or a batch has finished.
         is_complete: Whether each batch contains all input that the source had, because the source has no limit on the
             size of batches. It counts if the source does not tell its latest offset.
     """
@@ -36,7 +35,6 @@ class SourceOffsets:
     latest: str | None
     committed: str | None = None
     is_complete: bool = False
-    initial: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,7 @@ class LatestOffsets:
             return 0
         for at_s, then in reversed(self._samples):
             if then.get(partition, 0) <= end:
-                return int(1000 * (now_s - at_s))
+                return max(0, int(1000 * (now_s - at_s)))  # the clock may go back
         return None
 
 
@@ -209,7 +207,7 @@ def batch_offsets(
     known: dict[Partition, int] = {}
     for source in sources:
         latest = partitions_of(source.latest) or {}
-        starts = partitions_of(source.initial if source.committed is None else source.committed) or {}
+        starts = partitions_of(source.committed) or {}
         known.update(latest)
         for partition, end in (partitions_of(source.end) or {}).items():
             start = starts.get(partition)
@@ -220,7 +218,7 @@ def batch_offsets(
                 row = None, min(end, rows[partition][1]), row[2]
             rows[partition] = row
     names = tuple(f"{topic}/{number}" for topic, number in rows)
-    if not rows or len(names) > MAX_PARTITIONS or any(len(name) > MAX_NAME_BYTES for name in names):
+    if not rows or len(names) > MAX_PARTITIONS or any(len(name.encode()) > MAX_NAME_BYTES for name in names):
         return None
     past.add(at_s, known)
     behind = tuple(

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import SourceProgress
 
 from tidegate_spark.logs import QueryLog
-from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, Evidence, ProcessingTime
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, BatchOffsets, Evidence, ProcessingTime
 from tidegate_spark.sources.brokers import Brokers, with_ends
 from tidegate_spark.sources.offsets import (
     LatestOffsets,
@@ -33,7 +33,6 @@ _TELLS = "org.apache.spark.sql.connector.read.streaming.SupportsAdmissionControl
 """The interface of sources that may tell their latest offset."""
 
 _FILES = "FileStreamSource"
-_KAFKA = "KafkaMicroBatchStream"
 _TABLES = ("DeltaSource", "SparkMicroBatchStream")
 """Names of the sources of Delta Lake and Apache Iceberg."""
 
@@ -44,8 +43,8 @@ _COMPLETE = ("MemoryStream", "RateStream", "RatePerMicroBatch", "TextSocket")
 """Beginnings of the names of sources whose batches contain all input."""
 
 
-ASK_AGAIN_S = 60.0
-"""Pause before the client asks Kafka again, after it got no answer."""
+ATTEMPTS = 3
+"""Number of batches in a row after which the client no longer asks Kafka, because it got no answer."""
 
 
 def is_complete(source: str, sources: StreamSources) -> bool:
@@ -85,9 +84,7 @@ class QueryOffsets:
             complete = is_complete(name, self._sources)
             if name in _TABLES and end.isDefined() and not is_idle and not complete:
                 complete = not self._has_more(source, end)
-            is_first = name == _KAFKA and not committed.isDefined()
-            initial = str(source.initialOffset().json()) if is_first else None
-            found.append(SourceOffsets(_json(end), latest, _json(committed), complete, initial))
+            found.append(SourceOffsets(_json(end), latest, _json(committed), complete))
         return found
 
     def _has_more(self, source: Any, end: Any) -> bool:
@@ -157,7 +154,7 @@ class DriverEvidenceReader:
         self._ends_before: tuple[ProcessingTime | None, Mapping[Partition, int]] = None, {}
         self._past = LatestOffsets()
         self._has_failed = False
-        self._firsts_fail_until_s = 0.0
+        self._firsts_fail = 0
 
     def of_batch(self) -> BatchInput:
         """Return what the running batch and earlier batches contain."""
@@ -189,8 +186,7 @@ class DriverEvidenceReader:
                 found = replace(found, evidence=replace(found.evidence, at=at))
             if is_idle:
                 return found
-            told = batch_offsets(sources, self._past, now.at_s, self._firsts(sources), in_transaction)
-            return replace(found, offsets=told)
+            return replace(found, offsets=self._offsets_of(sources, now.at_s, in_transaction))
         except Exception:  # noqa: BLE001 - the methods of Spark are not public, and any of them may be missing
             if not self._has_failed and not self._is_stopped():
                 self._log.warning(
@@ -219,17 +215,20 @@ class DriverEvidenceReader:
         in_transaction = {partition for partition, offset in latest.items() if before.get(partition, 0) > offset}
         return [with_ends(source, before) for source in sources], before_at, frozenset(in_transaction)
 
-    def _firsts(self, sources: Iterable[SourceOffsets]) -> Mapping[Partition, int]:
-        """Return the first offsets that Kafka has; no offsets if it does not tell them. They are no evidence."""
-        if self._brokers is None or time.monotonic() < self._firsts_fail_until_s:
-            return {}
+    def _offsets_of(
+        self, sources: list[SourceOffsets], at_s: float, in_transaction: frozenset[Partition]
+    ) -> BatchOffsets | None:
+        """Return the offsets of a batch. They are no evidence, so a failure leaves them unknown."""
+        firsts: Mapping[Partition, int] = {}
         try:
-            return self._brokers.firsts(_partitions(sources))
+            if self._brokers is not None and self._firsts_fail < ATTEMPTS:
+                firsts = self._brokers.firsts(_partitions(sources))
+                self._firsts_fail = 0
         except Exception:  # noqa: BLE001 - of the JVM
-            if not self._firsts_fail_until_s and not self._is_stopped():
+            self._firsts_fail += 1
+            if self._firsts_fail == ATTEMPTS and not self._is_stopped():
                 self._log.warning("the client cannot ask Kafka which records it has deleted", exc_info=True)
-            self._firsts_fail_until_s = time.monotonic() + ASK_AGAIN_S
-            return {}
+        return batch_offsets(sources, self._past, at_s, firsts, in_transaction)
 
 
 def _partitions(sources: Iterable[SourceOffsets]) -> set[Partition]:

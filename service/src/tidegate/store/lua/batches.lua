@@ -404,11 +404,12 @@ end
 -- batch (incarnation, at_ms, query_id, batch_id; unread, nil if unknown, and skipped: numbers of offsets) and columns
 -- (see commit). A coordinator without offsets does not remove them, so those of an earlier incarnation may be left.
 
--- Return the latest committed batch that told its offsets; nil if no batch told them.
+-- Return the latest committed batch of the checkpoint that told its offsets; nil if no batch told them.
 function batches.offsets(query)
   local packed = redis.call('HGET', key.offsets(query), 'batch')
   local found = packed and cmsgpack.unpack(packed)
-  return found and found.incarnation == job.incarnation and found or nil
+  local is_current = found and found.incarnation == job.incarnation and found.query_id == queries.get(query).query_id
+  return is_current and found or nil
 end
 
 -- Return the columns of that batch.
@@ -429,9 +430,8 @@ end
 -- Replace the offsets of a query by those of a later batch, and record the offsets that the batch has skipped.
 local function advance_offsets(query, batch_id, columns)
   local before, ends = batches.offsets(query.name), {}
-  local continues = before and query.query_id == before.query_id
-  if continues and batch_id <= before.batch_id then return end
-  if before and batch_id == (continues and before.batch_id + 1 or 0) then
+  if before and batch_id <= before.batch_id then return end
+  if before and batch_id == before.batch_id + 1 then
     local known = batches.offset_columns(query.name)
     for i, partition in ipairs(known.partitions) do ends[partition] = known.ends[i] end
   end

@@ -1,0 +1,53 @@
+"""Offsets in the protocol: they are told with a commit, and never stop a query."""
+
+import shutil
+
+import pytest
+
+from tests.support.drivers import Run, Runs, fold
+from tidegate_spark import Job
+from tidegate_spark.protocol.evidence import BatchOffsets
+
+
+def told(start: int | None, end: int, latest: int = 100, behind_ms: int = 0) -> BatchOffsets:
+    return BatchOffsets(("t/0",), (start,), (end,), (latest,), (behind_ms,))
+
+
+def batch(run: Run, batch_id: int, offsets: BatchOffsets) -> None:
+    opened = run.begin(batch_id)
+    opened.offsets = offsets
+    run.report(opened, fold(a=batch_id))
+    run.commit(opened, fold(a=batch_id))
+
+
+def test_offsets_that_the_coordinator_refuses_do_not_stop_the_query(
+    job: Job, runs: Runs, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An older coordinator does not know them, and a low limit on bodies may be exceeded."""
+    run = runs.run(job)
+    batch(run, 0, told(0, 5))
+    batch(run, 1, told(5, 9, behind_ms=-1))
+    assert "does not accept the offsets of this batch" in caplog.text
+    many = tuple(f"{'t' * 180}/{number}" for number in range(4000))  # more than 65,536 bytes
+    zeros = (0,) * len(many)
+    batch(run, 2, BatchOffsets(many, zeros, zeros, zeros, zeros))
+    (query,) = job.queries()
+    assert (query["batch_id"], query["batch_open"], query["offsets"]["batch_id"]) == (2, False, 0)
+    batch(run, 3, told(12, 20))
+    assert job.offsets("q")["skipped"] == 0, "the batches between have not told their offsets"
+
+
+def test_a_batch_that_an_older_checkpoint_plans_again_may_end_elsewhere(job: Job, runs: Runs) -> None:
+    """The coordinator has batch 1 with another end, and ignores its second commit."""
+    run = runs.run(job)
+    batch(run, 0, told(0, 10))
+    shutil.copytree(runs.directory, runs.directory.with_name("backup"))
+    batch(run, 1, told(10, 20))
+    shutil.rmtree(runs.directory)
+    shutil.copytree(runs.directory.with_name("backup"), runs.directory)
+    restored = runs.run(job)
+    batch(restored, 1, told(10, 30))
+    batch(restored, 2, told(30, 40))
+    assert (job.offsets("q")["skipped"], job.offsets("q")["batch_id"]) == (0, 2)
+    batch(restored, 3, told(45, 50))
+    assert job.offsets("q")["skipped"] == 5

@@ -42,6 +42,7 @@ OTHER_OPERATIONS = {
     "history",
     "watch",
     "get_batch",
+    "offsets",
     "delete",
     "idle",
     "evict",
@@ -59,11 +60,11 @@ OTHER_OPERATIONS = {
 """Operations that queries do not make. `tests/client/test_job_methods.py` calls the methods of `Job` for them."""
 NOT_SENT = {
     "Report": {"min_event_times", "watermarks"},
-    "CommitRequest": {"caught_up", "caught_up_age_ms"},
+    "CommitRequest": {"caught_up", "caught_up_age_ms", "offsets"},
     "HeartbeatRequest": {"caught_up"},
 }
 """Members for other clients (reporters without batches, and reporters of watermarks), and members for Kafka, which
-`tests/client/test_batch_protocol.py` sends.
+`tests/client/test_batch_protocol.py` and `tests/client/test_told_offsets.py` send.
 """
 
 

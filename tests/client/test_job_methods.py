@@ -275,6 +275,9 @@ def test_late_rows_and_completeness(own: LocalCoordinator, runs: Runs) -> None:
     job = own.job(config=limiting_lag(timedelta(0)))
     runs.run(job).batch(0, a=BASE)
     assert job.late()["rows"]["on_time"] == job.late("q", "a", limit=1)["rows"]["on_time"] == 1
+    assert (job.offsets("q")["partitions"], job.wait_for_offsets("q", {"t": {0: 1}}, timedelta(0))) == ([], False)
+    with pytest.raises(InvalidUsage, match="no partition"):
+        job.wait_for_offsets("q", {})
     curve = job.completeness("q", "a", window=timedelta(hours=1), target=0.99, lag=[timedelta(0), timedelta(minutes=1)])
     assert (curve["target"], curve["rows"]) == (0.99, 0)
     assert job.completeness()["lag_ms"] == 0

@@ -1,10 +1,14 @@
 """A schemathesis hook that adapts generated requests to rules that JSON Schema cannot express."""
 
+import re
+from collections.abc import Collection
 from typing import Any
 
 import schemathesis
 
+from tidegate.domain.values import EXACT_DOUBLE
 from tidegate.times import doubt_about
+from tidegate.views.types import PRINTABLE
 
 COLUMNS = {
     "max_event_times",
@@ -20,6 +24,7 @@ COLUMNS = {
     "delays",
     "hours",
 }
+OFFSET_COLUMNS = {"starts", "ends", "latest", "behind_ms"}
 TIMES = {"at_least", "at_most", "before", "since", "up_to", "as_of", "watermarks"}
 """Parameters and members whose values are questioned if they are unlikely to be in milliseconds."""
 LONGEST_NAME = 200
@@ -36,6 +41,7 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
     * A window's size is a multiple of its slide, and its offset is below its size.
     * The lag of a cold start lies between floor and ceiling.
     * Counts by hour do not exceed the counts of their substream.
+    * Offsets are those of the committed batch, and open transactions are in listed partitions.
     """
     for given in (case.query, case.body):
         for name in TIMES & set(given if isinstance(given, dict) else ()):
@@ -48,6 +54,9 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
     for table in (case.body, case.body.get("rows")):
         if isinstance(table, dict):
             _equalise(table)
+    if isinstance(offsets := case.body.get("offsets"), dict):
+        _equalise(offsets, "partitions", OFFSET_COLUMNS)
+        _list_transactions(offsets)
     overrides = case.body.get("overrides")
     for held_by in (case.body, *(overrides if isinstance(overrides, list) else ())):
         if isinstance(held_by, dict) and isinstance(held_by.get("policy"), dict):
@@ -79,8 +88,24 @@ def _put_in_order(policy: dict[str, Any]) -> None:
             policy["ceiling_ms"] = max(policy["ceiling_ms"], cold)
 
 
-def _equalise(table: dict[str, Any]) -> None:
-    names = table.get("substreams")
+def _list_transactions(offsets: dict[str, Any]) -> None:
+    """Keep open transactions of listed partitions, and values that the coordinator must refuse."""
+    batch_id: Any = offsets.get("batch_id")
+    if _whole(batch_id) and batch_id <= EXACT_DOUBLE.highest and batch_id == int(batch_id):
+        offsets["batch_id"] = None
+    partitions, named = offsets.get("partitions"), offsets.get("open_transactions")
+    if not isinstance(partitions, list) or not isinstance(named, list) or not all(map(_is_name, named)):
+        return
+    if len(set(named)) == len(named):
+        offsets["open_transactions"] = [name for name in named if name in partitions]
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and re.fullmatch(f"{PRINTABLE}{{1,{LONGEST_NAME}}}", name) is not None
+
+
+def _equalise(table: dict[str, Any], of: str = "substreams", members: Collection[str] = COLUMNS) -> None:
+    names = table.get(of)
     if not isinstance(names, list):
         return
     names[:] = [
@@ -88,7 +113,7 @@ def _equalise(table: dict[str, Any]) -> None:
         for name in names
         if not isinstance(name, str) or len(name.encode()) <= LONGEST_NAME or len(name) > LONGEST_NAME
     ]
-    columns = {member: column for member, column in table.items() if member in COLUMNS and isinstance(column, list)}
+    columns = {member: column for member, column in table.items() if member in members and isinstance(column, list)}
     if not all(columns.values()):
         names.clear()
     for member, column in columns.items():

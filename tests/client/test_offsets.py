@@ -215,17 +215,18 @@ def test_under_spark_connect_the_progress_of_a_batch_is_evidence() -> None:
     files = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "null")
     unknown = progress("DeltaSource[file:/in]", '{"reservoirVersion":3}', "null")
     told = BatchOffsets(("t/0", "t/1"), (None, None), (5, 7), (5, 7), (0, 0), batch_id=1)
-    assert evidence.of_progress(1, [read, files]) == BatchInput(Evidence(), frozenset({"t/0", "t/1"}), told)
-    assert evidence.of_progress(1, [behind]).evidence == Evidence(frozenset({"t/1"}))
+    assert evidence.of_progress([read, files]) == BatchInput(Evidence(), frozenset({"t/0", "t/1"}))
+    assert evidence.offsets_of(1, [read, files]) == told
+    assert evidence.of_progress([behind]).evidence == Evidence(frozenset({"t/1"}))
     of_classic_session = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "None")
-    assert evidence.of_progress(1, [files]).evidence == Evidence()
-    assert evidence.of_progress(1, [of_classic_session]).evidence == Evidence()
-    assert evidence.of_progress(1, [unknown]).evidence == Evidence(frozenset())
+    assert evidence.of_progress([files]).evidence == Evidence()
+    assert evidence.of_progress([of_classic_session]).evidence == Evidence()
+    assert evidence.of_progress([unknown]).evidence == Evidence(frozenset())
     limited = ProgressEvidenceReader(StreamSources(has_file_limit=True), None)
-    assert limited.of_progress(1, [files]).evidence is None
+    assert limited.of_progress([files]).evidence is None
     declared = ProgressEvidenceReader(StreamSources(has_file_limit=True, are_complete=True), None)
-    assert declared.of_progress(1, [files, unknown]).evidence == Evidence()
-    assert declared.of_progress(1, [behind]).evidence is None, "for Kafka, only the offsets count"
+    assert declared.of_progress([files, unknown]).evidence == Evidence()
+    assert declared.of_progress([behind]).evidence is None, "for Kafka, only the offsets count"
     assert (evidence.when_idle(), ProgressEvidenceReader(StreamSources(has_minimum=True), None).when_idle()) == (
         Evidence(),
         None,

@@ -1,4 +1,4 @@
-"""Offsets in the protocol: they are told with a commit, and never stop a query."""
+"""Offsets in the protocol: a commit tells them, and a refusal does not stop the query."""
 
 import shutil
 

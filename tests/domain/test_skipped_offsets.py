@@ -1,4 +1,4 @@
-"""The offsets of a query: which of them its batches have skipped. One rule per test."""
+"""The offsets that the batches of a query have skipped: one rule per test."""
 
 from collections.abc import Mapping
 

@@ -67,16 +67,11 @@ def test_the_time_of_a_record_may_be_any(spark: SparkSession, broker: Broker, jo
     """The record's timestamp is the event time. A producer may have no clock, or a wrong one."""
     now, sink = int(time.time() * 1000), Counter[str]()
     topic = broker.topic(config={"message.timestamp.after.max.ms": 90 * DAY, "retention.ms": -1})
-    df = (
-        broker.stream(spark, topic)
-        .sparkSession.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", broker.address)
-    )
-    rows = df.option("subscribe", topic).option("startingOffsets", "earliest").load()
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", broker.address)
+    rows = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
     named = rows.select("topic", "partition", F.col("value").cast("string").alias("k"), "timestamp")
 
     def write(df: DataFrame, batch_id: int) -> None:
-        print("ROWS", df.collect())
         sink.update(row.k for row in df.collect())
 
     stream = job.stream(named, event_time="timestamp", substream=["topic", "partition"]).foreach_batch(write)
@@ -132,7 +127,7 @@ def test_a_query_that_starts_at_a_timestamp_continues_the_watermark(
 
 
 def test_hundreds_of_partitions(spark: SparkSession, broker: Broker, job: Job, checkpoint: str) -> None:
-    """Each partition is a substream. One is six hours behind, half of them are empty."""
+    """Each partition is a substream. Partition 0 is six hours behind, and 100 partitions are empty."""
     topic, sink = broker.topic(200), Sink()
     for partition in range(100):
         base = START - 6 * HOUR * (partition == 0)

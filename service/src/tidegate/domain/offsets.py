@@ -36,6 +36,12 @@ class BatchOffsets:
     open_transactions: Sequence[str] = ()
     batch_id: int | None = None
 
+    @property
+    def unread(self) -> list[int | None]:
+        """A column with the number of unread offsets when the batch was planned; None if unknown."""
+        columns = zip(self.latest, self.ends, strict=True)
+        return [None if latest is None else max(0, latest - end) for latest, end in columns]
+
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffsets:
@@ -58,9 +64,8 @@ class CommittedOffsets:
     @property
     def unread(self) -> int | None:
         """The number of unread offsets when the batch was planned; None if unknown."""
-        of = self.offsets
-        behind = [max(0, latest - end) for latest, end in zip(of.latest, of.ends, strict=True) if latest is not None]
-        return sum(behind) if behind else None
+        known = [unread for unread in self.offsets.unread if unread is not None]
+        return sum(known) if known else None
 
 
 def advance(before: CommittedOffsets | None, after: CommittedOffsets, query: str, history: History) -> CommittedOffsets:
@@ -151,10 +156,8 @@ def partition_statuses(found: CommittedOffsets) -> list[PartitionStatus]:
     """Return the status of each partition, in the order of the columns."""
     of = found.offsets
     in_transaction = frozenset(of.open_transactions)
-    columns = zip(of.partitions, of.ends, of.latest, of.behind_ms, strict=True)
+    columns = zip(of.partitions, of.ends, of.latest, of.unread, of.behind_ms, strict=True)
     return [
-        PartitionStatus(
-            name, end, latest, None if latest is None else max(0, latest - end), behind_ms, name in in_transaction
-        )
-        for name, end, latest, behind_ms in columns
+        PartitionStatus(name, end, latest, unread, behind_ms, name in in_transaction)
+        for name, end, latest, unread, behind_ms in columns
     ]

@@ -14,7 +14,7 @@ from tidegate.store.pieces import Pieces
 MAX_CAUGHT_UP = 500
 """Maximum number of substreams that a function call in Redis makes idle (``store/lua/evaluate.lua``)."""
 MAX_PARTITIONS = 5000
-"""Maximum number of partitions whose offsets a call may tell. A function call in Redis compares all of them."""
+"""Maximum number of partitions whose offsets a call may tell. One function call in Redis compares them."""
 MAX_NAMES = 100_000
 MAX_NAME_BYTES = 200
 

@@ -134,10 +134,7 @@ class HeartbeatListener(StreamingQueryListener):
         # If "addBatch" is missing, no batch ran. The progress then has the number of the next batch.
         progress = event.progress
         if "addBatch" in progress.durationMs:
-            at_s, evidence = (
-                unix_s(progress.timestamp),
-                self._evidence.of_progress(progress.batchId, progress.sources).evidence,
-            )
+            at_s, evidence = unix_s(progress.timestamp), self._evidence.of_progress(progress.sources).evidence
             self.put(Finished(str(progress.runId), progress.batchId, at_s, evidence))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:

@@ -160,7 +160,7 @@ class DriverEvidenceReader:
         """Return what the running batch and earlier batches contain."""
         return self._read(is_idle=False)
 
-    def of_progress(self, batch_id: int, sources: Iterable[SourceProgress]) -> BatchInput:
+    def of_progress(self, sources: Iterable[SourceProgress]) -> BatchInput:
         """Return nothing: the begin of the batch has contributed its evidence."""
         return NOTHING_KNOWN
 
@@ -252,14 +252,21 @@ class ProgressEvidenceReader:
         self._sources, self._names = sources, names
         self._past = LatestOffsets()
 
-    def of_progress(self, batch_id: int, sources: Iterable[SourceProgress]) -> BatchInput:
+    def of_progress(self, sources: Iterable[SourceProgress]) -> BatchInput:
         """Return what a finished batch and earlier batches contain.
 
         Args:
-            batch_id: The batch.
             sources: The progress of the sources. Each latest offset is the one by which Spark planned the batch.
         """
-        found = [
+        return input_of(partitions_read(self._offsets(sources)), self._names)
+
+    def offsets_of(self, batch_id: int, sources: Iterable[SourceProgress]) -> BatchOffsets | None:
+        """Return the offsets of a finished batch in the partitions of Kafka; None if they are not known."""
+        offsets = batch_offsets(self._offsets(sources), self._past, time.time(), {})
+        return None if offsets is None else replace(offsets, batch_id=batch_id)
+
+    def _offsets(self, sources: Iterable[SourceProgress]) -> list[SourceOffsets]:
+        return [
             SourceOffsets(
                 source.endOffset,
                 None if source.latestOffset in _NO_LATEST else source.latestOffset,
@@ -268,9 +275,6 @@ class ProgressEvidenceReader:
             )
             for source in sources
         ]
-        offsets = batch_offsets(found, self._past, time.time(), {})
-        told = None if offsets is None else replace(offsets, batch_id=batch_id)
-        return replace(input_of(partitions_read(found), self._names), offsets=told)
 
     def when_idle(self) -> Evidence | None:
         """Return what the finished batches contain, after a trigger without a batch; None if nothing is proven.

@@ -7,7 +7,6 @@
 """
 
 import json
-import shutil
 import statistics
 import uuid
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.overhead import session
+from benchmarks.overhead import batches_of, session
 from benchmarks.paired import BASELINE, CONTROL, interleave
 from benchmarks.results import Row, Spread, ratios
 from examples.flights.broker import LocalBroker
@@ -108,11 +107,7 @@ class Bench:
         return self._seconds(lambda checkpoint: writer.option("checkpointLocation", checkpoint).start())
 
     def _seconds(self, start: Callable[[str], StreamingQuery]) -> list[float]:
-        checkpoint = self._out / f"checkpoint-{uuid.uuid4()}"
-        query = start(str(checkpoint))
-        query.awaitTermination()
-        shutil.rmtree(checkpoint)
-        ran = [progress for progress in query.recentProgress if "addBatch" in progress.durationMs]
+        ran = batches_of(start, self._out)
         assert len(ran) == self._topic.batches
         return [progress.durationMs["triggerExecution"] / 1000 for progress in ran[self._warm_up :]]
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -46,6 +47,15 @@ def session(jars: str = "") -> SparkSession:
     spark = (builder.config("spark.jars", jars) if jars else builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def batches_of(start: Callable[[str], StreamingQuery], out: Path) -> list[Any]:
+    """Run a query to its end on a checkpoint of its own, and return the progress of its batches."""
+    checkpoint = out / f"checkpoint-{uuid.uuid4()}"
+    query = start(str(checkpoint))
+    query.awaitTermination()
+    shutil.rmtree(checkpoint)
+    return [progress for progress in query.recentProgress if "addBatch" in progress.durationMs]
 
 
 def hourly(df: DataFrame) -> DataFrame:
@@ -106,11 +116,7 @@ class Overhead:
         hourly(df).write.mode("overwrite").parquet(str(self._out / "windows" / str(batch_id)))
 
     def _timed(self, start: Callable[[str], StreamingQuery]) -> Durations:
-        checkpoint = self._out / f"checkpoint-{uuid.uuid4()}"
-        query = start(str(checkpoint))
-        query.awaitTermination()
-        shutil.rmtree(checkpoint)
-        ran = [progress for progress in query.recentProgress if "addBatch" in progress.durationMs]
+        ran = batches_of(start, self._out)
         # Markers count as rows, and Spark may close windows in batches without rows.
         with_rows = [progress for progress in ran if progress.numInputRows >= ROWS]
         assert len(with_rows) == self._batches

@@ -1,6 +1,5 @@
 """The time that coordination adds to small batches, and the duration of batches with windows."""
 
-import shutil
 import statistics
 import uuid
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.overhead import session
+from benchmarks.overhead import batches_of, session
 from benchmarks.paired import interleave
 from benchmarks.results import Row, Spread
 from tidegate_spark import Stream, limiting_lag, windows
@@ -48,11 +47,7 @@ class Bench:
         return seconds
 
     def _seconds(self, start: Callable[[str], StreamingQuery]) -> list[float]:
-        checkpoint = self._out / f"checkpoint-{uuid.uuid4()}"
-        query = start(str(checkpoint))
-        query.awaitTermination()
-        shutil.rmtree(checkpoint)
-        ran = [progress for progress in query.recentProgress if progress.numInputRows >= ROWS]
+        ran = [progress for progress in batches_of(start, self._out) if progress.numInputRows >= ROWS]
         assert len(ran) == BATCHES
         return [progress.durationMs["triggerExecution"] / 1000 for progress in ran[WARM_UP:]]
 

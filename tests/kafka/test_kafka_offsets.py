@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.kafka import Broker
 from tests.support.kafka_queries import START, count, late, running, until
@@ -25,6 +25,15 @@ def offsets(job: Job) -> Any:
 def skipped(job: Job, kind: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = job.history(kind=[kind])["records"]
     return found
+
+
+def read_a_hundred_rows_of_each_partition(
+    job: Job, broker: Broker, topic: str, df: DataFrame, sink: Sink, checkpoint: str
+) -> None:
+    for partition in (0, 1):
+        broker.send(topic, partition, [("a", START + each) for each in range(100)])
+    with running(job, df, sink, checkpoint):
+        assert job.wait_for_offsets("q", {topic: {0: 100, 1: 100}}, timedelta(minutes=5))
 
 
 def test_the_status_tells_how_far_partitions_are_behind(
@@ -66,10 +75,7 @@ def test_records_that_kafka_has_deleted_before_they_were_read_are_recorded(
     """As the retention of the topic does while the query is stopped. Spark reads on and says nothing."""
     topic, sink = broker.topic(2), Sink()
     df = broker.stream(spark, topic, failOnDataLoss="false")
-    for partition in (0, 1):
-        broker.send(topic, partition, [("a", START + each) for each in range(100)])
-    with running(job, df, sink, checkpoint):
-        assert job.wait_for_offsets("q", {topic: {0: 100, 1: 100}}, timedelta(minutes=5))
+    read_a_hundred_rows_of_each_partition(job, broker, topic, df, sink, checkpoint)
     broker.send(topic, 1, [("b", START + 1000 + each) for each in range(100)])
     broker.delete_rows(topic, 1, before=150)
     broker.delete_rows(topic, 0, before=100)  # all of them were read
@@ -87,10 +93,7 @@ def test_a_topic_that_was_created_again_is_recorded(
     """Spark continues at the end of the new topic, so the rows that it already has are never read."""
     topic, sink = broker.topic(2), Sink()
     df = broker.stream(spark, topic, failOnDataLoss="false")
-    for partition in (0, 1):
-        broker.send(topic, partition, [("a", START + each) for each in range(100)])
-    with running(job, df, sink, checkpoint):
-        assert job.wait_for_offsets("q", {topic: {0: 100, 1: 100}}, timedelta(minutes=5))
+    read_a_hundred_rows_of_each_partition(job, broker, topic, df, sink, checkpoint)
     broker.delete_topic(topic)
     broker.topic(2, topic)
     broker.send(topic, 0, [("b", START + 1000 + each) for each in range(40)])

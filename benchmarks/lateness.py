@@ -120,7 +120,6 @@ class Run:
         job = coordinator.job(config=limiting_lag(timedelta(milliseconds=HALVES * LAG), max_future_skew=None))
         query = (
             job.stream(source.stream(spark), event_time="t", substream=None)
-            .reporting("observe")
             .windows(HALVES * SIZE)
             .agg(rows=windows.count())
             .allowed_lateness(HALVES * grace)

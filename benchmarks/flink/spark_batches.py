@@ -59,8 +59,8 @@ class SparkRun:
         job = connect(url, job=self._run.name, clock=ReplayClock(self._coordinator))
         stream = job.stream(source.stream(spark), event_time="departed_ms", substream="destination")
         stream = stream.declare(*self._replay.destinations).foreach_batch(_count).on_commit(self._committed)
-        # The files of a source that is not limited contain all landings of their interval.
-        stream = stream.rate_limited_source(False).reporting("driver")
+        # The file of a batch contains all landings of its interval.
+        stream = stream.complete_batches()
         query = stream.trigger(availableNow=True).start(queryName=QUERY, checkpointLocation=str(out / "checkpoint"))
         query.awaitTermination()
         return self._run.end()

@@ -117,7 +117,13 @@ class Unasked:
 def test_offsets_that_cannot_be_read_prove_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Another rule would make substreams idle that have unread rows. The log says once why the watermark waits."""
     read = DriverEvidenceReader(
-        cast(QueryOffsets, Unasked()), BY_PARTITION, None, False, QueryLog("j", "q"), lambda: False, lambda: AT
+        cast(QueryOffsets, Unasked()),
+        StreamSources(),
+        BY_PARTITION,
+        None,
+        QueryLog("j", "q"),
+        lambda: False,
+        lambda: AT,
     )
     assert read.of_batch() == NOTHING_KNOWN
     assert read.when_idle() is None
@@ -148,9 +154,9 @@ def test_an_open_transaction_is_no_silence() -> None:
     at = [ProcessingTime(float(time), 0.0) for time in range(100)]
     read = DriverEvidenceReader(
         cast(QueryOffsets, source),
+        StreamSources(reads_committed=True),
         BY_PARTITION,
         cast(Brokers, source),
-        True,
         QueryLog("j", "q"),
         lambda: False,
         lambda: at[next(times)],

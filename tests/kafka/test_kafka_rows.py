@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 
 from tests.support.kafka import Broker
 from tests.support.kafka_queries import HOUR, START, TIMEOUT, count, late, running, states, until
-from tests.support.streams import Sink
-from tidegate_spark import Job, limiting_lag
+from tests.support.streams import Sink, to_the_end
+from tidegate_spark import SOURCE_PARTITION, Job, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess
 
 DAY = 24 * HOUR
@@ -124,6 +124,41 @@ def test_a_query_that_starts_at_a_timestamp_continues_the_watermark(
     assert job.status()["watermark"] == START + 209
     assert late(sink) == 0
     assert "b" not in {k for rows in sink.on_time.values() for k, _ in rows}
+
+
+@pytest.mark.parametrize(
+    ("options", "substream", "are_few"),
+    [
+        ({}, ["topic", "partition"], True),
+        ({}, None, True),
+        ({}, SOURCE_PARTITION, False),
+        ({"minPartitions": 25}, ["topic", "partition"], False),
+    ],
+)
+def test_small_batches_of_many_partitions_have_few_tasks(
+    spark: SparkSession,
+    broker: Broker,
+    tidegate: CoordinatorProcess,
+    checkpoint: str,
+    options: dict[str, int],
+    substream: Any,
+    are_few: bool,
+) -> None:
+    """Not if the tasks are the substreams, nor if the user has chosen the number of tasks."""
+    job, topic, sizes = tidegate.job(config=limiting_lag(timedelta(seconds=1))), broker.topic(20), list[int]()
+    stream = job.stream(broker.stream(spark, topic, **options), event_time="t", substream=substream)
+    stream = stream.foreach_batch(lambda df, batch_id: sizes.append(df.rdd.getNumPartitions()))
+    for number, each in enumerate((2, 30, 2000)):
+        for partition in range(20):
+            broker.send(topic, partition, [("k", START + 10_000 * number + row) for row in range(each)])
+        to_the_end(stream, checkpoint)
+    first, small, large = sizes
+    slots = spark.sparkContext.defaultParallelism
+    assert first >= 20, "where the first batch starts is unknown"
+    assert (small == 2 * slots < 20) if are_few else small >= 20
+    assert large >= 20
+    rows: Any = job.status()["rows"]
+    assert (rows["on_time"], rows["late"]) == (20 * 2032, 0)
 
 
 def test_hundreds_of_partitions(spark: SparkSession, broker: Broker, job: Job, checkpoint: str) -> None:

@@ -1,14 +1,24 @@
 """Modes of reporting and columns of substreams. Rows, counts and watermarks do not depend on the mode."""
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.partitions import TOTAL, four_partitions
 from tests.support.streams import Sink, rows, to_the_end
 from tidegate_spark import Job
+from tidegate_spark.hook import batch_function
+from tidegate_spark.hook.folding import on_executors
 from tidegate_spark.testing import FileBatches
+
+
+def ignore(df: DataFrame, batch_id: int) -> None:
+    """Do nothing."""
 
 
 @pytest.mark.parametrize("mode", ["executor", "driver"])
@@ -38,15 +48,70 @@ def test_every_mode_gives_the_same_results(
     ]
 
 
-def test_a_stream_with_one_substream_is_observed(
+def test_executors_report_many_substreams(
+    spark: SparkSession, source: FileBatches, job: Job, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of substreams in the batch before decides. A call has at most two here."""
+    monkeypatch.setattr(batch_function, "SUBSTREAMS_PER_CALL", 2)
+    sizes: list[int] = []
+
+    def spied(*arguments: Any) -> Any:
+        found = on_executors(*arguments)
+        assert found is not None
+        fold, reported, _ = found
+        assert reported
+        sizes.append(len(fold.substream))
+        return found
+
+    monkeypatch.setattr(batch_function, "on_executors", spied)
+    for number in (1, 3, 4, 2, 1):
+        source.add(*rows(*((f"s{each}", 100_000) for each in range(number))))
+    to_the_end(job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(ignore), checkpoint)
+    assert sizes == [4, 2]
+    assert job.status()["rows"]["on_time"] == 11
+    assert sorted(row["reported"] for row in job.substreams()) == [1, 2, 3, 5]
+
+
+@pytest.fixture
+def bare_workers(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+    """Let the executors have a Python without any package."""
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    before, spark.sparkContext.pythonExec = spark.sparkContext.pythonExec, str(bare)
+    yield
+    spark.sparkContext.pythonExec = before
+
+
+@pytest.mark.usefixtures("bare_workers")
+def test_the_driver_reports_if_executors_lack_the_package(
+    spark: SparkSession,
+    source: FileBatches,
+    job: Job,
+    checkpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A query does not fail in the first batch that has many substreams. The log says once what is missing."""
+    monkeypatch.setattr(batch_function, "SUBSTREAMS_PER_CALL", 1)
+    for _ in range(4):
+        source.add(*rows(("a", 100_000), ("b", 100_000)))
+    stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(ignore)
+    to_the_end(stream, checkpoint)
+    assert job.status()["rows"]["on_time"] == 8
+    assert caplog.text.count("lacks a package that reports need") == 1
+    with pytest.raises(StreamingQueryException, match=r"choose reporting\('driver'\)"):
+        to_the_end(stream.reporting("executor"), f"{checkpoint}-2", "other")
+
+
+def test_null_event_times_of_one_substream_move_nothing(
     spark: SparkSession, source: FileBatches, job: Job, checkpoint: str
 ) -> None:
-    """The mode ``observe`` gives the same results as the others. Null event times change no max event time."""
     source.add(*rows(("a", 100_000), ("b", 40_000)))
     source.add(*rows(("a", 90_000), ("b", 89_999), ("c", None)))
     source.add(*rows(("a", None)))
     sink = Sink()
-    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream=None)).reporting("observe")
+    stream = sink.after(job.stream(source.stream(spark), event_time="t", substream=None))
     to_the_end(stream, checkpoint)
     assert sink.pinned_watermarks == {0: None, 1: 90_000, 2: 90_000}
     assert sink.late == {1: [("b", 89_999), ("c", None)], 2: [("a", None)]}

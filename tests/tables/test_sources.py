@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.streams import LAG, Sink, rows
+from tests.support.streams import LAG, Sink, rows, to_the_end
 from tests.support.waiting import until
 from tidegate_spark import SOURCE_PARTITION, Batch, InvalidUsage, Job, limiting_lag
+from tidegate_spark.hook.plan import reason_to_persist
 from tidegate_spark.testing import CoordinatorProcess
 
 TIMEOUT = timedelta(seconds=1)
@@ -35,6 +36,14 @@ class Table:
             df.writeTo(self.name).append()
         else:
             df.writeTo(self.name).using("iceberg").create()
+
+    def compact(self) -> None:
+        """Write the rows into one file."""
+        if self.form == "delta":
+            self.spark.sql(f"OPTIMIZE delta.`{self.name}`")
+        else:
+            rewrite = "options => map('rewrite-all', 'true')"
+            self.spark.sql(f"CALL ice.system.rewrite_data_files(table => '{self.name}', {rewrite})")
 
     def stream(self, limit: int | None = None) -> DataFrame:
         reader = self.spark.readStream.format(self.form)
@@ -112,6 +121,24 @@ def test_a_silent_substream_does_not_hold_the_watermark(table: Table, idling: Jo
     run(idling, table.stream(10), sink, checkpoint, passes)
     assert states(idling)["b"] == "idle"
     assert sink.late == {}
+
+
+def test_batches_of_a_table_are_read_again(table: Table, idling: Job, checkpoint: str) -> None:
+    """Another append and a compaction during a batch do not change what its second read returns."""
+    assert reason_to_persist(table.stream().filter("t > 0")) is None
+    table.add(("a", 100_000), ("b", 140_000), files=2)
+    found: list[list[int]] = []
+
+    def read_again(df: DataFrame, batch_id: int) -> None:
+        reads = [sorted(row.t for row in df.collect())]
+        table.add(("a", 150_000))
+        table.compact()
+        found.append([*reads, sorted(row.t for row in df.collect())])
+
+    stream = idling.stream(table.stream(), event_time="t", substream="k").foreach_batch(read_again)
+    to_the_end(stream, checkpoint)
+    ((once, again),) = found
+    assert once == again == [100_000, 140_000]
 
 
 def test_partitions_of_a_table_are_no_substreams(table: Table, idling: Job, checkpoint: str) -> None:

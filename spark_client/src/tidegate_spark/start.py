@@ -40,6 +40,7 @@ from tidegate_spark.spark_session import (
     setting,
     version_of,
 )
+from tidegate_spark.substreams import SOURCE_PARTITION
 from tidegate_spark.windows.builder import WindowSettings
 from tidegate_spark.windows.windowing import Windowing
 
@@ -84,7 +85,9 @@ class QueryStart:
         batch_options = replace(options, persist=self._persists())
         evidence = self._evidence(session, sources)
         of_batch = evidence if isinstance(evidence, DriverEvidenceReader) else None
-        function = BatchFunction(session, self.columns, self._handler(), batch_options, of_timestamps, of_batch)
+        function = BatchFunction(
+            session, self.columns, self._handler(), batch_options, of_timestamps, of_batch, self._slots(sources)
+        )
         check_partitions(session.log, self.columns, self.df)
         if options.windowed is not None:
             check_days(spark, options.windowed.frame)
@@ -119,10 +122,18 @@ class QueryStart:
         names = partition_names(self.columns, self.df)
         offsets = QueryOffsets(spark, self.query, sources)
         brokers = None if sources.kafka_settings is None else Brokers(spark, sources.kafka_settings)
-        log, now = session.log, session.calls.now
         return DriverEvidenceReader(
-            offsets, names, brokers, sources.reads_committed, log, lambda: session.is_stopped(), now
+            offsets, sources, names, brokers, session.log, lambda: session.is_stopped(), session.calls.now
         )
+
+    def _slots(self, sources: StreamSources) -> int | None:
+        """Return the number of tasks that Spark runs at a time; None if batches must keep their partitions."""
+        spark = self.df.sparkSession
+        if is_connect(spark) or not sources.tasks_are_partitions or self.columns.substream is SOURCE_PARTITION:
+            return None
+        # Spark adds executors for waiting tasks.
+        has_all_slots = spark.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false") != "true"
+        return spark.sparkContext.defaultParallelism if has_all_slots else None
 
     def _persists(self) -> bool:
         """Return whether batches are persisted while they run: the user's choice, or else what the input needs."""

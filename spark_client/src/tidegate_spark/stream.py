@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -170,20 +170,14 @@ class Stream:
         """Choose which processes report to the coordinator.
 
         Args:
-            mode: ``executor`` (default): the executors report. ``driver``: the driver reports, so that executors need
-                neither this package nor a connection to the coordinator. ``observe``: the driver reports a stream that
-                is one substream (``substream=None``), without a shuffle by substream.
+            mode: ``auto`` (default): the executors report if the batch before had more than 5,000 substreams, which is
+                one call; otherwise the driver reports. ``executor``: the executors report. ``driver``: the driver
+                reports, so that executors need neither this package nor a connection to the coordinator.
 
         Raises:
-            InvalidUsage: If the mode is unknown, or it is ``observe`` and the stream has several substreams.
+            InvalidUsage: If the mode is unknown.
         """
-        _checked_word("reporting", mode, get_args(Mode))
-        if mode == "observe" and self.columns.substream is not None:
-            raise InvalidUsage(
-                "reporting('observe') needs a stream that is one substream: pass substream=None, or choose another "
-                "mode."
-            )
-        return self._with(mode=mode)
+        return self._with(mode=_checked_word("reporting", mode, get_args(Mode)))
 
     def complete_batches(self, complete: bool = True) -> "Stream":
         """Declare that each batch contains all input that existed when Spark planned the batch.
@@ -251,16 +245,18 @@ class Stream:
         _check_option("option", key)
         return self._with(writer={**self.options.writer, key: value})
 
-    def __getattr__(self, name: str) -> Any:
-        """Raise an error that says what replaces a method of Spark, or else an AttributeError."""
-        if remedy := _REMEDIES.get(name):
-            raise _UnknownMethod(f"A coordinated stream has no {name}: {remedy}.")
-        if hasattr(DataFrame, name) and not name.startswith("_"):
-            raise _UnknownMethod(
-                f"A coordinated stream has no {name}: apply it to the DataFrame before job.stream(df, ...), or in the "
-                "function of foreach_batch()."
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # a type checker finds unknown methods itself
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise an error that says what replaces a method of Spark, or else an AttributeError."""
+            if remedy := _REMEDIES.get(name):
+                raise _UnknownMethod(f"A coordinated stream has no {name}: {remedy}.")
+            if hasattr(DataFrame, name) and not name.startswith("_"):
+                raise _UnknownMethod(
+                    f"A coordinated stream has no {name}: apply it to the DataFrame before job.stream(df, ...), or in "
+                    "the function of foreach_batch()."
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def start(
         self,

@@ -36,7 +36,7 @@ from tidegate_spark.hook.handlers import BatchHandler, BatchRows, UserFunction, 
 from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.coordinator import Answer
-from tidegate_spark.protocol.evidence import NOTHING_KNOWN
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchOffsets
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.reporter import Reporter
 from tidegate_spark.protocol.reports import SUBSTREAMS_PER_CALL
@@ -45,6 +45,14 @@ from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.sources.running import DriverEvidenceReader
 
 REPORT_TASKS = 4
+TASKS_PER_SLOT = 2
+RECORDS_PER_TASK = 1000
+"""A batch with fewer records for each partition may get fewer partitions, but at least this many for each slot."""
+
+LACK_PACKAGE = (
+    "The Python of Spark's workers lacks a package that reports need. Set PYSPARK_PYTHON (or spark.pyspark.python) to "
+    "a Python with tidegate-spark"
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class BatchOptions:
     late_function: UserFunction | None = None
     null_route: RowRoute = "late"
     future_route: RowRoute = "on_time"
-    mode: Mode = "executor"
+    mode: Mode = "auto"
     persist: bool | None = None
     report_tasks: int = REPORT_TASKS
     show_progress: bool = False
@@ -73,6 +81,7 @@ class BatchFunction:
         options: The options of the stream.
         of_timestamps: Whether the event times are timestamps.
         evidence: The evidence of silence in the offsets of the batches; None under Spark Connect.
+        slots: Number of tasks that Spark runs at a time; None if batches must keep their partitions.
     """
 
     session: DriverSession
@@ -81,10 +90,13 @@ class BatchFunction:
     options: BatchOptions
     of_timestamps: bool
     evidence: DriverEvidenceReader | None = None
+    slots: int | None = None
     _starts_plain: bool = True
     """Whether the next batch starts with the plain fold."""
-    _tasks: int | None = None
-    """Number of tasks that report a batch; None before the first batch."""
+    _substreams: int | None = None
+    """Number of substreams in the batch before; None before the first batch."""
+    _executors_fail: bool = False
+    """Whether the executors lack a package that reports need."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Process the rows ``df`` of a batch."""
@@ -111,6 +123,7 @@ class BatchFunction:
             watermark = self.session.run(self.session.calls.coalesced_watermark())
             self.handler.end(df.sparkSession, protocol.batch_without_rows(batch_id, watermark), watermark)
             return
+        df = self._with_fewer_tasks(df, batch_input.offsets)
         if self.options.persist:
             df = df.persist()
         try:
@@ -126,6 +139,18 @@ class BatchFunction:
         after_commit(None if answer is None else answer["coalesced_watermark"])
         self._warn(rows, answer)
         self._announce_commit(self._committed(opened.batch, fold, answer, time.monotonic() - began))
+
+    def _with_fewer_tasks(self, df: DataFrame, offsets: BatchOffsets | None) -> DataFrame:
+        """Return a batch of Kafka with fewer partitions if it has few records for each.
+
+        Each partition of Kafka with records is a task in each use of the batch, and each task costs some milliseconds.
+        All slots still have tasks.
+        """
+        counts = None if offsets is None else offsets.counts
+        if self.slots is None or counts is None:
+            return df
+        tasks = max(TASKS_PER_SLOT * self.slots, sum(counts) // RECORDS_PER_TASK)
+        return df.coalesce(tasks) if tasks < sum(count > 0 for count in counts) else df
 
     def _classifier(self, opened: OpenBatch) -> RowClassifier:
         latest = opened.stored.latest_event_time
@@ -151,8 +176,7 @@ class BatchFunction:
         assert found is not None, "the full fold counts every row"
         fold, reported = found
         self._starts_plain = not (fold.count("late") or fold.count("updated") or fold.count("future"))
-        # One task suffices for a few substreams, and each task needs a Python worker.
-        self._tasks = min(self.options.report_tasks, 1 + len(fold.substream) // SUBSTREAMS_PER_CALL)
+        self._substreams = len(fold.substream)
         if not reported:
             self.session.run(self.session.protocol.report(opened, fold))
         fold.check_size()
@@ -168,24 +192,33 @@ class BatchFunction:
 
     def _fold_by(self, method: FoldMethod, df: DataFrame, opened: OpenBatch) -> tuple[Fold, bool] | None:
         """Return the fold, and whether the executors reported it; None if the plain fold does not suffice."""
-        tasks = self._tasks or self.options.report_tasks
-        if self.options.mode != "executor" or not opened.acknowledged:
+        # One task suffices for a few substreams.
+        tasks = self.options.report_tasks
+        if self._substreams is not None:
+            tasks = min(tasks, 1 + self._substreams // SUBSTREAMS_PER_CALL)
+        if not (opened.acknowledged and self._executors_report()):
             folded = on_driver(df, method, tasks)
             return None if folded is None else (folded, False)
         try:
             found = on_executors(df, method, tasks, self._reporter(opened))
         except PythonException as error:
-            if "ModuleNotFoundError" in str(error):
-                raise InvalidUsage(
-                    "The Python of Spark's workers lacks a package that reports need. Set PYSPARK_PYTHON (or "
-                    "spark.pyspark.python) to a Python with tidegate-spark, or choose reporting('driver')."
-                ) from error
-            raise
+            if "ModuleNotFoundError" not in str(error):
+                raise
+            if self.options.mode == "executor":
+                raise InvalidUsage(f"{LACK_PACKAGE}, or choose reporting('driver').") from error
+            self._executors_fail = True
+            self.session.log.warning("%s. Until then, the driver reports.", LACK_PACKAGE)
+            return self._fold_by(method, df, opened)
         if found is None:
             return None
         fold, reported, waited_s = found
         self.session.calls.waited_s += waited_s
         return fold, reported
+
+    def _executors_report(self) -> bool:
+        if self.options.mode == "auto":
+            return (self._substreams or 0) > SUBSTREAMS_PER_CALL and not self._executors_fail
+        return self.options.mode == "executor"
 
     def _reporter(self, opened: OpenBatch) -> Reporter:
         connection = self.session.settings.connection

@@ -18,10 +18,10 @@ from tidegate_spark.sources.plan import FILES, TABLES, source_name
 from tidegate_spark.spark_session import is_connect
 from tidegate_spark.substreams import SOURCE_PARTITION
 
-COLUMNAR_FILES = {"parquet", "orc"}
+_COLUMNAR = {"parquet", "orc"} | TABLES
 """Sources whose files are immutable while a batch runs, and whose columns are cheap to read."""
 
-_STEPS = {"StreamingRelation", "Project", "Filter", "SubqueryAlias", "View", "Union", "EventTimeWatermark"}
+_STEPS = {"StreamingRelation", "StreamingRelationV2", "Project", "Filter", "SubqueryAlias", "View", "Union", "EventTimeWatermark"}
 """Steps of a plan that return the same rows again if their expressions do."""
 
 _CATALYST = "org.apache.spark.sql.catalyst."
@@ -63,7 +63,7 @@ def reason_to_persist(df: DataFrame) -> str | None:
     plan: Any = df._jdf.queryExecution().analyzed()
     leaves = plan.collectLeaves()
     sources = [source_name(leaves.apply(index)) for index in range(leaves.size())]
-    if unknown := sorted(set(sources) - COLUMNAR_FILES):
+    if unknown := sorted(set(sources) - _COLUMNAR):
         return f"reading the source {', '.join(unknown)} again may be expensive or return other rows"
     if not plan.deterministic():
         return "the stream has expressions that are not deterministic"

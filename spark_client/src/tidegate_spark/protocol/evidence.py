@@ -52,6 +52,13 @@ class BatchOffsets:
     open_transactions: tuple[str, ...] = ()
     batch_id: int | None = None
 
+    @property
+    def counts(self) -> list[int] | None:
+        """For each partition the number of offsets in the batch; None if a start is unknown."""
+        columns = [*zip(self.starts, self.ends, strict=True)]
+        counts = [max(0, end - start) for start, end in columns if start is not None]
+        return counts if len(counts) == len(columns) else None
+
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "BatchOffsets":
         """Return the offsets in a document, as ``asdict`` has made it."""

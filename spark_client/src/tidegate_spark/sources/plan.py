@@ -17,6 +17,9 @@ _FILE_LIMIT_NAMES = {"maxfilespertrigger": "maxFilesPerTrigger", "maxbytespertri
 _OF_KAFKA = "kafka."
 """Prefix of the options that are settings of Kafka's client."""
 _MINIMUM = "minoffsetspertrigger"
+_FAIL_ON_LOSS = "failondataloss"
+_TASK_SIZES = frozenset({"minpartitions", "maxrecordsperpartition"})
+"""Options with which Spark splits the partitions of Kafka into tasks."""
 
 TABLES = frozenset({"delta", "iceberg"})
 """Sources that the client can ask, in the driver of a classic session, whether they have more input."""
@@ -35,6 +38,8 @@ class StreamSources:
         has_minimum: Whether Kafka's source waits for a minimum of input (``minOffsetsPerTrigger``).
         kafka_settings: The settings of a client of Kafka; None without Kafka, or if its sources have several brokers.
         reads_committed: Whether Kafka's source reads committed records only.
+        reads_on: Whether Kafka's source reads on after records that Kafka has deleted (``failOnDataLoss``).
+        tasks_are_partitions: Whether Kafka is the only source, and each of its partitions is a task.
         are_complete: Whether the user has declared that batches are complete; see :meth:`Stream.complete_batches`.
         unknown: Sources whose batches may lack input, and of which the client cannot see when they are caught up under
             load. Each as a user would name it.
@@ -45,6 +50,8 @@ class StreamSources:
     has_minimum: bool = False
     kafka_settings: Mapping[str, str] | None = None
     reads_committed: bool = False
+    reads_on: bool = False
+    tasks_are_partitions: bool = False
     are_complete: bool = False
     unknown: tuple[str, ...] = ()
 
@@ -59,10 +66,13 @@ def sources_of(df: DataFrame, are_complete: bool, asks: bool) -> StreamSources:
 
     ``asks`` tells whether the client asks sources for more input when a batch begins.
     """
-    has_file_limit = has_kafka = has_minimum = reads_committed = False
+    has_file_limit = has_kafka = has_minimum = reads_committed = reads_on = False
+    tasks_are_partitions = True
     of_brokers: dict[str, Mapping[str, str]] = {}
     unknown: list[str] = []
     for name, options in _connect_reads(df) if is_connect(df.sparkSession) else _reads(df):
+        if name != "kafka" or options.keys() & _TASK_SIZES:
+            tasks_are_partitions = False
         if name in FILES:
             limits = options.keys() & _FILE_LIMIT_NAMES.keys()
             has_file_limit = has_file_limit or bool(limits)
@@ -71,6 +81,7 @@ def sources_of(df: DataFrame, are_complete: bool, asks: bool) -> StreamSources:
             has_kafka, has_minimum = True, has_minimum or _MINIMUM in options
             settings = {name.removeprefix(_OF_KAFKA): options[name] for name in options if name.startswith(_OF_KAFKA)}
             reads_committed = reads_committed or settings.get("isolation.level") == "read_committed"
+            reads_on = reads_on or options.get(_FAIL_ON_LOSS, "true").lower() == "false"
             of_brokers[settings.get("bootstrap.servers", "")] = settings
         elif name not in _COMPLETE_SOURCES and not (asks and name in TABLES):
             unknown.append(name)
@@ -82,6 +93,8 @@ def sources_of(df: DataFrame, are_complete: bool, asks: bool) -> StreamSources:
         has_minimum,
         next(iter(of_brokers.values())) if len(of_brokers) == 1 else None,
         reads_committed,
+        reads_on,
+        tasks_are_partitions and has_kafka,
         are_complete,
         () if are_complete else tuple(unknown),
     )

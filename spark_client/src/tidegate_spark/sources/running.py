@@ -131,9 +131,9 @@ class DriverEvidenceReader:
 
     Args:
         offsets: The offsets of the query.
+        sources: What the plan of the stream tells about its sources.
         names: The names of the substreams that are partitions of Kafka; None if they are not.
         brokers: The brokers of Kafka; None without Kafka, or if its sources have several brokers.
-        reads_committed: Whether Kafka's source reads committed records only, so that an open transaction is input.
         log: The log of the query.
         is_stopped: A function that returns whether the query was stopped.
         now: A function that returns the processing time.
@@ -142,14 +142,16 @@ class DriverEvidenceReader:
     def __init__(
         self,
         offsets: QueryOffsets,
+        sources: StreamSources,
         names: PartitionNames | None,
         brokers: Brokers | None,
-        reads_committed: bool,
         log: QueryLog,
         is_stopped: Callable[[], bool],
         now: Callable[[], ProcessingTime],
     ) -> None:
-        self._offsets, self._names, self._brokers, self._reads_committed = offsets, names, brokers, reads_committed
+        self._offsets, self._names, self._brokers = offsets, names, brokers
+        # With committed records only, an open transaction is input that Spark does not tell.
+        self._reads_committed, self._reads_on = sources.reads_committed, sources.reads_on
         self._log, self._is_stopped, self._now = log, is_stopped, now
         self._ends_before: tuple[ProcessingTime | None, Mapping[Partition, int]] = None, {}
         self._past = LatestOffsets()
@@ -221,7 +223,8 @@ class DriverEvidenceReader:
         """Return the offsets of a batch. They are no evidence, so a failure leaves them unknown."""
         firsts: Mapping[Partition, int] = {}
         try:
-            if self._brokers is not None and self._firsts_fail < ATTEMPTS:
+            # A source that does not read on after deleted records fails the query.
+            if self._brokers is not None and self._reads_on and self._firsts_fail < ATTEMPTS:
                 firsts = self._brokers.firsts(_partitions(sources))
                 self._firsts_fail = 0
         except Exception:  # noqa: BLE001 - of the JVM

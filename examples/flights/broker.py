@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,25 +18,22 @@ START_S = 120
 PR_SET_PDEATHSIG = 1
 """The number of the option in ``<sys/prctl.h>``."""
 
-_SETTINGS = """\
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={directory}/data
-auto.create.topics.enable=false
-offsets.topic.num.partitions=4
-offsets.topic.replication.factor=1
-transaction.state.log.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-group.initial.rebalance.delay.ms=0
-log.retention.check.interval.ms=1000
-"""
+_SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.retention.check.interval.ms": "1000",
+}
+"""The settings of a broker that do not depend on its ports."""
 
 
 class LocalBroker:
@@ -44,18 +41,26 @@ class LocalBroker:
 
     Args:
         directory: Directory of its settings, log and data.
+        settings: Settings that replace those of a single broker.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         if not (KAFKA_JARS / "broker").is_dir():
             raise DemoError(
                 f"The jars of Kafka are missing in {KAFKA_JARS}; install Maven, and run: make demo SOURCE=kafka."
             )
         directory.mkdir(parents=True, exist_ok=True)
-        self._directory, self._port = directory, _free_port()
-        self._settings = directory / "server.properties"
-        self._settings.write_text(_SETTINGS.format(port=self._port, controller=_free_port(), directory=directory))
+        self._directory, self._port, controller = directory, _free_port(), f"127.0.0.1:{_free_port()}"
         self.address = f"127.0.0.1:{self._port}"
+        self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
+        self.settings = _SETTINGS | {
+            "controller.quorum.voters": f"1@{controller}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "log.dirs": f"{directory}/data",
+        }
+        self.settings |= settings or {}
+        self._file = directory / "server.properties"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -66,11 +71,11 @@ class LocalBroker:
         """
         java = ["java", "-Xmx512m", "-cp", f"{KAFKA_JARS / 'broker'}/*"]
         with open(self._directory / "broker.log", "ab") as log:
+            self._file.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))
             if not (self._directory / "data").exists():
-                cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-                tool = [*java, "kafka.tools.StorageTool", "format", "-t", cluster.replace("-", "A", 1)]
-                subprocess.run([*tool, "-c", str(self._settings)], stdout=log, stderr=log, check=True)
-            command = [*java, "kafka.Kafka", str(self._settings)]
+                tool = [*java, "kafka.tools.StorageTool", "format", "-t", self.cluster_id]
+                subprocess.run([*tool, "-c", str(self._file)], stdout=log, stderr=log, check=True)
+            command = [*java, "kafka.Kafka", str(self._file)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_end_with_parent)
         ends = time.monotonic() + START_S
         while not self._answers():

@@ -26,8 +26,8 @@ Row = tuple[str, int]
 class Broker(LocalBroker):
     """A broker on loopback, with clients."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory, settings)
         self.admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         self._producer = Producer({"bootstrap.servers": self.address, "log_level": 0, "linger.ms": 0})
 
@@ -53,6 +53,10 @@ class Broker(LocalBroker):
         """Add partitions to a topic."""
         self.admin.create_partitions([NewPartitions(topic, total)])[topic].result(60)
         until(lambda: len(self._partitions(topic)) == total, f"{topic} has {total} partitions")
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the id of the broker that leads a partition; -1 if no broker does."""
+        return int(self._partitions(topic)[partition].leader)
 
     def _partitions(self, topic: str) -> dict[int, Any]:
         metadata = self.admin.list_topics(topic, timeout=60).topics[topic]
@@ -175,6 +179,15 @@ class Broker(LocalBroker):
             reader = reader.option(name.replace("__", "."), str(value))
         value = F.from_json(F.col("value").cast("string"), "k string, t long").alias("v")
         return reader.load().select("topic", "partition", "offset", value).select("topic", "partition", "offset", "v.*")
+
+
+def second_broker(directory: Path, first: Broker) -> LocalBroker:
+    """Return another broker in the cluster of a broker."""
+    broker = LocalBroker(directory, {"process.roles": "broker", "node.id": "2"})
+    broker.cluster_id = first.cluster_id
+    broker.settings["controller.quorum.voters"] = first.settings["controller.quorum.voters"]
+    broker.settings["listeners"] = broker.settings["advertised.listeners"]
+    return broker
 
 
 def is_ready() -> bool:

@@ -127,7 +127,7 @@ def test_batches_of_a_table_are_read_again(table: Table, idling: Job, checkpoint
     """Another append and a compaction during a batch do not change what its second read returns."""
     assert reason_to_persist(table.stream().filter("t > 0")) is None
     table.add(("a", 100_000), ("b", 140_000), files=2)
-    found: list[list[int]] = []
+    found: list[list[list[int]]] = []
 
     def read_again(df: DataFrame, batch_id: int) -> None:
         reads = [sorted(row.t for row in df.collect())]

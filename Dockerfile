@@ -118,10 +118,25 @@ RUN /opt/build/bin/pip wheel --require-hashes --no-deps --no-build-isolation --w
  && /opt/build/bin/pip install --no-deps --no-index --target /opt/flights /wheels/*.whl
 
 
+# Spark's connector for Kafka, for the version of Spark in spark.lock.
+FROM java-build AS connector-build
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends "maven=3.*" \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY examples/flights/connector.xml examples/flights/connector.sha256 ./
+RUN mvn --quiet --batch-mode --strict-checksums --file connector.xml dependency:copy-dependencies -DincludeScope=runtime \
+      -DoutputDirectory=/opt/kafka/connector-4.3
+WORKDIR /opt/kafka
+RUN sha256sum --check --quiet /src/connector.sha256
+
+
 FROM spark AS flights
 COPY --from=flights-build /opt/flights /opt/flights
+COPY --from=connector-build /opt/kafka /opt/kafka
 COPY examples /opt/flights/examples
-ENV PYTHONPATH=/opt/flights
+ENV PYTHONPATH=/opt/flights \
+    DEMO_KAFKA_JARS=/opt/kafka
 ARG UID=10001
 # Docker copies this folder and its owner into a new volume.
 USER 0:0

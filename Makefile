@@ -39,27 +39,29 @@ $(READY): requirements.lock service/pyproject.toml spark_client/pyproject.toml
 	  { tail -n 20 $(SETUP_LOG); echo "Cannot install requirements.lock; read the full log in $(SETUP_LOG)."; exit 1; } >&2
 	@touch $(READY)
 
-# A Kafka broker and Spark's connectors, from Maven Central. Each jar must have the checksum in tests/kafka/jars.sha256.
+# A Kafka broker and Spark's connectors, from Maven Central. Each jar must have the checksum in one of these files.
 KAFKA_READY := $(VENV)/kafka/.ready
-# Version of Spark: version of Scala, and of the connector. The latest connector works on Spark 4.3.
-CONNECTORS := 3.5:2.12:3.5.7 4.0:2.13:4.0.0 4.1:2.13:4.1.1 4.3:2.13:4.2.0
+KAFKA_SUMS := examples/flights/connector.sha256 tests/kafka/jars.sha256
+# Version of Spark: version of Scala, and of the connector. connector.xml has those for Spark 4.3.
+CONNECTORS := 3.5:2.12:3.5.7 4.0:2.13:4.0.0 4.1:2.13:4.1.1
 COPY_JARS := mvn --quiet --batch-mode -Dstyle.color=never --strict-checksums dependency:copy-dependencies -DincludeScope=runtime
 
-$(KAFKA_READY): tests/kafka/broker.xml tests/kafka/connector.xml tests/kafka/jars.sha256 $(READY)
+$(KAFKA_READY): tests/kafka/broker.xml examples/flights/connector.xml $(KAFKA_SUMS) $(READY)
 	@command -v mvn >/dev/null || { echo "Cannot download Kafka: install Maven; on Debian: apt-get install maven" >&2; exit 1; }
 	@rm -rf $(@D)
 	@echo "Setting up $(@D): downloading Kafka (130 MB) ..."
 	@$(COPY_JARS) --file tests/kafka/broker.xml -DoutputDirectory=$(CURDIR)/$(@D)/broker
+	@$(COPY_JARS) --file examples/flights/connector.xml -DoutputDirectory=$(CURDIR)/$(@D)/connector-4.3
 	@for each in $(CONNECTORS); do \
 	  spark=$${each%%:*} connector=$${each##*:} scala=$${each#*:}; scala=$${scala%:*}; \
-	  $(COPY_JARS) --file tests/kafka/connector.xml -Dscala=$$scala -Dconnector=$$connector \
+	  $(COPY_JARS) --file examples/flights/connector.xml -Dscala=$$scala -Dconnector=$$connector \
 	    -DoutputDirectory=$(CURDIR)/$(@D)/connector-$$spark || exit 1; \
 	done
-	@cd $(@D) && sha256sum --check --quiet $(CURDIR)/tests/kafka/jars.sha256
+	@cd $(@D) && sha256sum --check --quiet $(KAFKA_SUMS:%=$(CURDIR)/%)
 	@touch $@
 
 demo: $(READY) $(if $(filter kafka,$(SOURCE)),$(KAFKA_READY)) ## run the flights of 2013 through an embedded Valkey, the coordinator and a local Spark (SOURCE=kafka: from a Kafka broker)
-	@$(if $(filter kafka,$(SOURCE)),DEMO_KAFKA=local) $(BIN)/python -m examples.flights
+	@$(if $(filter kafka,$(SOURCE)),DEMO_KAFKA=$${DEMO_KAFKA:-local}) $(BIN)/python -m examples.flights
 
 # Environments for older versions of Spark. Each has the packages of its lock file in tests/versions/, and all other
 # packages of requirements.lock.
@@ -144,7 +146,8 @@ test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions 
 	    $(OF_VERSIONS) || failed=yes; \
 	done; test -z "$$failed"
 
-test-compose: $(READY) ## build the images and run docker-compose.yml on a Docker engine (ten minutes; needs root, docker.io and debootstrap)
+test-compose: $(READY) ## build the images and run docker-compose.yml on a Docker engine (ten minutes; needs root, docker.io, debootstrap and Maven)
+	@$(call WITH_MAVEN,$(KAFKA_READY))
 	@$(PYTEST) --numprocesses 0 -p no:randomly --log-cli-level INFO --log-cli-format '%(asctime)s %(message)s' \
 	  --log-cli-date-format %H:%M:%S --junitxml out/test/compose.xml tests/images
 

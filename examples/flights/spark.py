@@ -9,13 +9,7 @@ from typing import ClassVar
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from examples.flights.settings import KAFKA_JARS, LOCAL, Settings
-
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-"""Maven coordinates of Spark's Kafka connector. Spark downloads it from Maven Central when the session starts.
-
-Version 4.2.0 is the latest version, and works on Spark 4.3.
-"""
+from examples.flights.settings import KAFKA_JARS, DemoError, Settings
 
 COLUMNS = "origin string, dest string, carrier string, flight long, departed_at timestamp, landed_at timestamp"
 
@@ -39,9 +33,19 @@ FOR_SMALL_BATCHES = {
 
 
 def connector() -> str:
-    """Return the jars of the connector for this version of Spark, beside those of the demo's own broker."""
-    version = ".".join(pyspark.__version__.split(".")[:2])
-    return ",".join(map(str, sorted((KAFKA_JARS / f"connector-{version}").glob("*.jar"))))
+    """Return the jars of Spark's connector for Kafka, for this version of Spark, separated by commas.
+
+    Raises:
+        DemoError: If there are none.
+    """
+    folder = KAFKA_JARS / f"connector-{'.'.join(pyspark.__version__.split('.')[:2])}"
+    jars = sorted(map(str, folder.glob("*.jar")))
+    if not jars:
+        raise DemoError(
+            f"The jars of Spark's connector for Kafka are missing in {folder}; install Maven, and run: "
+            "make demo SOURCE=kafka."
+        )
+    return ",".join(jars)
 
 
 @contextmanager
@@ -62,12 +66,8 @@ def spark_session(settings: Settings) -> Iterator[SparkSession]:
     if settings.master.startswith("local["):
         for name, value in FOR_SMALL_BATCHES.items():
             builder = builder.config(name, value)
-    if settings.kafka == LOCAL:
+    if settings.kafka is not None:
         builder = builder.config("spark.jars", connector())
-    elif settings.kafka is not None:
-        # Store downloaded packages with the output of the run.
-        builder = builder.config("spark.jars.ivy", str(settings.out / "state" / "ivy"))
-        builder = builder.config("spark.jars.packages", CONNECTOR)
     spark = builder.getOrCreate()
     try:
         yield spark

@@ -8,6 +8,7 @@ import pytest
 from tests.support.compose import described
 from tests.support.engine import Compose, Engine, running_engine
 from tests.support.flights import EXACT
+from tests.support.kafka import is_ready, without_maven
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # the progress lines of make test-compose are at level INFO
 
@@ -30,8 +31,10 @@ def flights_image(engine: Engine) -> str:
 
 @pytest.fixture(scope="session")
 def stand_ins(engine: Engine) -> None:
+    if not is_ready():
+        pytest.skip(without_maven())
     services = described({})["services"]
-    names = {"valkey": "valkey", "haproxy": "proxy", "prometheus": "prometheus"}
+    names = {"valkey": "valkey", "haproxy": "proxy", "prometheus": "prometheus", "kafka": "kafka"}
     engine.make_stand_ins({stage: services[name]["image"] for stage, name in names.items()})
 
 

@@ -29,8 +29,9 @@ LASTING = {
     "spark-master",
     "spark-worker-1",
     "spark-worker-2",
+    "kafka",
 }
-"""Services with a health check that the first start begins."""
+"""Services with a health check that the first start begins, with the profile ``kafka``."""
 
 # A test's timeout includes its fixtures. With an empty cache they take minutes.
 pytestmark = pytest.mark.timeout(2400)
@@ -39,23 +40,21 @@ log = logging.getLogger("compose")
 
 def test_the_flights_survive_restarts_and_kills(compose: Compose, tmp_path: Path) -> None:
     """Valkey and a coordinator are restarted and killed while the job runs, and the whole cluster after it. Every
-    window is exact, and no job, watermark, count or key is lost.
+    window is exact, also of the job on Kafka that follows, and no job, watermark, count or key is lost.
     """
     printed = tmp_path / "printed"
     began = time.monotonic()
-    log.info("docker compose up ...")
-    shown = compose.popen("up", output=printed)
+    log.info("docker compose --profile kafka up ...")
+    shown = compose.popen("--profile", "kafka", "up", output=printed)
     try:
         _await_health(compose, LASTING)
         healthy = time.monotonic()
         log.info("All services are healthy after %.0f s.", healthy - began)
-        until(
-            lambda: re.search(r"^flights-1 +\|", printed.read_text(), re.MULTILINE) is not None, "the job prints a line"
-        )
+        _await_line(printed, "flights")
         log.info("The job printed its first line %.0f s later.", time.monotonic() - healthy)
         _check_privileges(compose)
 
-        address = _printed_address(printed)
+        address = _printed_address(printed, "flights")
         assert httpx.get(address, follow_redirects=True).is_success
         job = address.rpartition("/")[2]
         key = {"Authorization": f"Bearer {compose('run', '--rm', 'key').strip()}"}
@@ -83,20 +82,25 @@ def test_the_flights_survive_restarts_and_kills(compose: Compose, tmp_path: Path
             if number < 3:
                 until(lambda reached=reached: batches() >= reached + 2, "the job goes on", RUN_S)  # type: ignore[misc]
         assert batches() < 17, "the services must be killed while batches remain"
+        compose("restart", "kafka")  # The job on Kafka uses a broker that has found its storage.
         log.info("The job goes on to its end ...")
         until(lambda: "flights-1 exited with code 0" in printed.read_text(), "the flights have ended", RUN_S)
         log.info("The job has ended after %.0f s.", time.monotonic() - began)
 
-        expected = data.load(settings(out, 1)).flights
-        summary = check_accounts(out, expected)
-        assert (summary["late"], summary["null_event_time"]) == (0, 0)
-        check_windows(out, expected)
-        of_job = _get(f"/v1/jobs/{job}", reader).json()
-        assert (of_job["health"], of_job["rows"]["on_time"]) == ("complete", len(expected))
+        _check_output(out, job, reader)
         before = _check_kept(before, _state(reader))
 
-        log.info("docker compose down ...")
-        compose("down")
+        _await_line(printed, "flights-kafka")
+        started = time.monotonic()
+        _check_privileges(compose)
+        of_kafka = _printed_address(printed, "flights-kafka").rpartition("/")[2]
+        until(lambda: "flights-kafka-1 exited with code 0" in printed.read_text(), "the job on Kafka has ended", RUN_S)
+        log.info("The job on Kafka has ended after %.0f s.", time.monotonic() - started)
+        _check_output(compose.volume("flights-data") / "demo-kafka", of_kafka, reader)
+        before = _check_kept(before, _state(reader))
+
+        log.info("docker compose --profile kafka down ...")
+        compose("--profile", "kafka", "down")
         shown.wait(60)
         assert compose.states() == {}
         log.info("docker compose up proxy ...")
@@ -177,16 +181,31 @@ def _await_health(compose: Compose, names: set[str]) -> None:
     until(healthy, f"{sorted(names)} are healthy", START_S, every_s=2)
 
 
-def _printed_address(printed: Path) -> str:
+def _await_line(printed: Path, service: str) -> None:
+    line = re.compile(rf"^{service}-1 +\|", re.MULTILINE)
+    until(lambda: line.search(printed.read_text()) is not None, f"{service} prints a line", START_S)
+
+
+def _printed_address(printed: Path, service: str) -> str:
     found: list[str] = []
 
     def has_address() -> bool:
-        found[:] = re.findall(r"Watch the job at (http://\S+)", printed.read_text())
+        found[:] = re.findall(rf"^{service}-1 +\| Watch the job at (http://\S+)", printed.read_text(), re.MULTILINE)
         return bool(found)
 
     until(has_address, "the job prints the address of its page", START_S)
     assert found[0].startswith(f"{URL}/jobs/flights-")
     return found[0]
+
+
+def _check_output(out: Path, job: str, key: dict[str, str]) -> None:
+    """Check the windows and the counts of a job of the demo, in its output and in the coordinator."""
+    expected = data.load(settings(out, 1)).flights
+    summary = check_accounts(out, expected)
+    assert (summary["late"], summary["null_event_time"]) == (0, 0)
+    check_windows(out, expected)
+    shown = _get(f"/v1/jobs/{job}", key).json()
+    assert (shown["health"], shown["rows"]["on_time"]) == ("complete", len(expected))
 
 
 def _make_job(key: dict[str, str]) -> None:
@@ -231,7 +250,7 @@ def _check_kept(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]
 
 def _check_privileges(compose: Compose) -> None:
     """Check on the processes that no container has root, capabilities, or a file system to write to."""
-    running = [name for name, state in compose.states().items() if not state.startswith("exited")]
+    running = [name for name, state in compose.states().items() if not state.startswith(("created", "exited"))]
     assert len(running) >= 4
     for name in running:
         inspected = compose.inspect(name)

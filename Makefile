@@ -9,7 +9,7 @@ SETUP_LOG := $(VENV)/setup.log
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs servers test test-rest test-searches test-all test-kafka test-tables test-versions test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
+.PHONY: help setup demo docs servers test test-rest test-searches test-all test-kafka test-tables test-versions test-debian test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
   format openapi reference figures pictures screens lock dist clean
 
 help: ## list the targets
@@ -43,7 +43,7 @@ $(READY): requirements.lock service/pyproject.toml spark_client/pyproject.toml
 KAFKA_READY := $(VENV)/kafka/.ready
 KAFKA_SUMS := examples/flights/connector.sha256 tests/kafka/jars.sha256
 # Version of Spark: version of Scala, and of the connector. connector.xml has those for Spark 4.3.
-CONNECTORS := 3.5:2.12:3.5.7 4.0:2.13:4.0.0 4.1:2.13:4.1.1
+CONNECTORS := 3.5:2.12:3.5.7 4.0:2.13:4.0.0 4.1:2.13:4.1.1 4.2:2.13:4.2.0
 COPY_JARS := mvn --quiet --batch-mode -Dstyle.color=never --strict-checksums dependency:copy-dependencies -DincludeScope=runtime
 
 $(KAFKA_READY): tests/kafka/broker.xml examples/flights/connector.xml $(KAFKA_SUMS) $(READY)
@@ -65,7 +65,7 @@ demo: $(READY) $(if $(filter kafka,$(SOURCE)),$(KAFKA_READY)) ## run the flights
 
 # Environments for older versions of Spark. Each has the packages of its lock file in tests/versions/, and all other
 # packages of requirements.lock.
-VERSIONS := 3.5 4.0 4.1
+VERSIONS := 3.5 4.0 4.1 4.2
 VERSIONS_READY := $(VERSIONS:%=$(VENV)/spark-%/.ready)
 # Tests for older versions: the hook, Kafka, Spark Connect, and the guarantees.
 OF_VERSIONS := tests/versions tests/kafka/test_evidence.py tests/guarantees/test_progress.py tests/guarantees/test_rows.py \
@@ -95,6 +95,12 @@ $(VENV)/server-%/.ready: tests/versions/server-%.lock $(READY)
 	@$(UV) $(@D)/bin/python $(LOCKED) $< >$(@D)/setup.log 2>&1 || { tail -n 20 $(@D)/setup.log; exit 1; } >&2
 	@touch $@
 
+# Debian trixie in .venv/trixie, with Python 3.13, Valkey 8.1 and Redis 8.0.
+DEBIAN = UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$$($(PIP_INDEX))}" $(BIN)/python -m tests.support.debian
+# Tests on Python 3.13 and Valkey 8.1: the client, the state machine, the API without its longest tests, and Spark.
+OF_DEBIAN := tests/client tests/domain tests/api tests/guarantees/test_progress.py tests/spark/test_hook.py tests/spark/test_modes.py \
+  $(addprefix --ignore tests/api/test_,failover.py on_redis_cluster.py turns.py watch.py)
+
 # Marker expression for the tests that are not in the default tier.
 REST := slow or cluster or browser
 MARK ?= $(if $(PATHS),,not (image or kafka or tables or fuzz or $(REST)))
@@ -108,11 +114,12 @@ test: $(READY) ## run lint, types and the default tier of tests; MARK=browser or
 	@rm -rf out/test .coverage
 	@$(PYTEST) $(COVER) -p no:randomly -m '$(MARK)' --junitxml out/test/default.xml $(PATHS)
 
-servers: $(SERVERS_READY) ## install the Redis and Valkey servers for the tests of restarts
+servers: $(SERVERS_READY) ## install the Redis and Valkey servers for the tests of restarts (two of them need root and debootstrap)
+	@$(DEBIAN)
 
 # Each test starts several Java processes. With three tests at a time, Spark's timeouts are too short on two cores.
 test-rest: JOBS = 2
-test-rest: $(SERVERS_READY) ## run the tests with clusters, browsers, servers and Spark that are not in the default tier, in random order
+test-rest: servers ## run the tests with clusters, browsers, servers and Spark that are not in the default tier, in random order
 	@$(PYTEST) -m '($(REST)) and not (fuzz or kafka or tables)' --junitxml out/test/rest.xml
 
 test-searches: $(READY) ## search for counterexamples at length: fuzzing, simulation, all orders, faults (ten minutes)
@@ -146,17 +153,21 @@ test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions 
 	    $(OF_VERSIONS) || failed=yes; \
 	done; test -z "$$failed"
 
+test-debian: $(READY) ## run tests of the coordinator and the client on Debian trixie: Python 3.13, Valkey 8.1 (needs root and debootstrap)
+	@$(DEBIAN) --quiet --numprocesses $(JOBS) --durations 10 -p no:randomly --junitxml out/test/debian.xml $(OF_DEBIAN)
+
 test-compose: $(READY) ## build the images and run docker-compose.yml on a Docker engine (ten minutes; needs root, docker.io, debootstrap and Maven)
 	@$(call WITH_MAVEN,$(KAFKA_READY))
 	@$(PYTEST) --numprocesses 0 -p no:randomly --log-cli-level INFO --log-cli-format '%(asctime)s %(message)s' \
 	  --log-cli-date-format %H:%M:%S --junitxml out/test/compose.xml tests/images
 
-test-all: $(READY) ## run all tests: the default tier, the rest, Kafka, tables, older versions of Spark, docker-compose.yml, and long searches
+test-all: $(READY) ## run all tests: the default tier, the rest, Kafka, tables, older versions of Spark, Python 3.13, docker-compose.yml, and long searches
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
 	@$(MAKE) --no-print-directory test-kafka
 	@$(MAKE) --no-print-directory test-tables
 	@$(MAKE) --no-print-directory test-versions
+	@$(MAKE) --no-print-directory test-debian
 	@$(MAKE) --no-print-directory test-compose
 	@$(MAKE) --no-print-directory test-searches
 	@$(BIN)/python -m tests.summary

@@ -21,7 +21,16 @@ from tidegate_spark.substreams import SOURCE_PARTITION
 _COLUMNAR = {"parquet", "orc"} | TABLES
 """Sources whose files are immutable while a batch runs, and whose columns are cheap to read."""
 
-_STEPS = {"StreamingRelation", "StreamingRelationV2", "Project", "Filter", "SubqueryAlias", "View", "Union", "EventTimeWatermark"}
+_STEPS = {
+    "StreamingRelation",
+    "StreamingRelationV2",
+    "Project",
+    "Filter",
+    "SubqueryAlias",
+    "View",
+    "Union",
+    "EventTimeWatermark",
+}
 """Steps of a plan that return the same rows again if their expressions do."""
 
 _CATALYST = "org.apache.spark.sql.catalyst."

@@ -5,6 +5,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F
 from tests.support.kafka import Broker
 from tests.support.kafka_queries import HOUR, START, TIMEOUT, count, late, running, states, until
 from tests.support.streams import Sink, to_the_end
-from tidegate_spark import SOURCE_PARTITION, Job, limiting_lag
+from tidegate_spark import SOURCE_PARTITION, Job, limiting_lag, windows
 from tidegate_spark.testing import CoordinatorProcess
 
 DAY = 24 * HOUR
@@ -159,6 +160,38 @@ def test_small_batches_of_many_partitions_have_few_tasks(
     assert large >= 20
     rows: Any = job.status()["rows"]
     assert (rows["on_time"], rows["late"]) == (20 * 2032, 0)
+
+
+def test_windows_of_a_partition_that_is_behind_equal_those_of_pandas(
+    spark: SparkSession, broker: Broker, tidegate: CoordinatorProcess, checkpoint: str
+) -> None:
+    """Partition 3 is six hours behind. Spark's own watermark, the highest event time, would lose its rows."""
+    job, topic = tidegate.job(config=limiting_lag(timedelta(seconds=1))), broker.topic(4)
+    rows = [
+        (f"{partition}", START + 60_000 * number - 6 * HOUR * (partition == 3))
+        for number in range(600)
+        for partition in range(4)
+    ]
+    for partition in range(4):
+        broker.send(topic, partition, [row for row in rows if row[0] == str(partition)])
+    found: dict[tuple[int, str], int] = {}
+
+    def keep(df: DataFrame, batch_id: int) -> None:
+        for row in df.collect():
+            assert (row.window.start, row.k) not in found, "a window is emitted once"
+            found[row.window.start, row.k] = row.rows
+
+    limited = broker.stream(spark, topic, maxOffsetsPerTrigger=400)
+    stream = job.stream(limited, event_time="t", substream=["topic", "partition"])
+    stream = stream.windows(HOUR).agg("k", rows=windows.count()).foreach_batch(keep)
+    to_the_end(stream, checkpoint)
+    assert found, "windows close while partitions have rows"
+    job.complete()
+    to_the_end(stream, checkpoint)
+    frame = pd.DataFrame(rows, columns=["k", "t"])
+    assert found == frame.groupby([frame.t // HOUR * HOUR, "k"]).size().to_dict()
+    counts: Any = job.status()["rows"]
+    assert (counts["on_time"], counts["late"]) == (2400, 0)
 
 
 def test_hundreds_of_partitions(spark: SparkSession, broker: Broker, job: Job, checkpoint: str) -> None:

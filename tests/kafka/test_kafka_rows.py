@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyspark.sql import functions as F
 from tests.support.kafka import Broker
 from tests.support.kafka_queries import HOUR, START, TIMEOUT, count, late, running, states, until
 from tests.support.streams import Sink, to_the_end
-from tidegate_spark import SOURCE_PARTITION, Job, limiting_lag, windows
+from tidegate_spark import SOURCE_PARTITION, Job, Stream, limiting_lag, windows
 from tidegate_spark.testing import CoordinatorProcess
 
 DAY = 24 * HOUR
@@ -128,12 +129,13 @@ def test_a_query_that_starts_at_a_timestamp_continues_the_watermark(
 
 
 @pytest.mark.parametrize(
-    ("options", "substream", "are_few"),
+    ("options", "substream", "change", "are_few"),
     [
-        ({}, ["topic", "partition"], True),
-        ({}, None, True),
-        ({}, SOURCE_PARTITION, False),
-        ({"minPartitions": 25}, ["topic", "partition"], False),
+        ({}, ["topic", "partition"], lambda stream: stream, True),
+        ({}, None, lambda stream: stream, True),
+        ({}, None, lambda stream: stream.measure_delays("row"), False),
+        ({}, SOURCE_PARTITION, lambda stream: stream, False),
+        ({"minPartitions": 25}, ["topic", "partition"], lambda stream: stream, False),
     ],
 )
 def test_small_batches_of_many_partitions_have_few_tasks(
@@ -143,12 +145,13 @@ def test_small_batches_of_many_partitions_have_few_tasks(
     checkpoint: str,
     options: dict[str, int],
     substream: Any,
+    change: Callable[[Stream], Stream],
     are_few: bool,
 ) -> None:
     """Not if the tasks are the substreams, nor if the user has chosen the number of tasks."""
     job, topic, sizes = tidegate.job(config=limiting_lag(timedelta(seconds=1))), broker.topic(20), list[int]()
     stream = job.stream(broker.stream(spark, topic, **options), event_time="t", substream=substream)
-    stream = stream.foreach_batch(lambda df, batch_id: sizes.append(df.rdd.getNumPartitions()))
+    stream = change(stream).foreach_batch(lambda df, batch_id: sizes.append(df.rdd.getNumPartitions()))
     for number, each in enumerate((2, 30, 2000)):
         for partition in range(20):
             broker.send(topic, partition, [("k", START + 10_000 * number + row) for row in range(each)])

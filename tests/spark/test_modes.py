@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from tests.support.partitions import TOTAL, four_partitions
 from tests.support.streams import Sink, rows, to_the_end
 from tidegate_spark import Job
 from tidegate_spark.hook import batch_function
+from tidegate_spark.hook.batch_function import BatchFunction
 from tidegate_spark.hook.folding import on_executors
+from tidegate_spark.protocol import retry
+from tidegate_spark.protocol.batches import OpenBatch
+from tidegate_spark.protocol.reporter import Reporter
 from tidegate_spark.testing import FileBatches
 
 
@@ -99,9 +104,36 @@ def test_the_driver_reports_if_executors_lack_the_package(
     stream = job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(ignore)
     to_the_end(stream, checkpoint)
     assert job.status()["rows"]["on_time"] == 8
-    assert caplog.text.count("lacks a package that reports need") == 1
+    assert caplog.text.count("the reports of executors failed, so the driver reports from now on") == 1
     with pytest.raises(StreamingQueryException, match=r"choose reporting\('driver'\)"):
         to_the_end(stream.reporting("executor"), f"{checkpoint}-2", "other")
+
+
+def test_the_driver_reports_if_executors_cannot_reach_the_coordinator(
+    spark: SparkSession,
+    source: FileBatches,
+    job: Job,
+    checkpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Executors on other machines may have no connection. After three batches, they no longer wait for it."""
+    monkeypatch.setattr(batch_function, "SUBSTREAMS_PER_CALL", 1)
+    monkeypatch.setattr(retry, "SHORT_WAIT_S", 0.1)
+    tried: list[Reporter] = []
+
+    def unreachable(self: BatchFunction, opened: OpenBatch) -> Reporter:
+        tried.append(replace(reporter(self, opened), url="http://127.0.0.1:9"))
+        return tried[-1]
+
+    reporter = BatchFunction._reporter  # noqa: SLF001 - the address that executors get
+    monkeypatch.setattr(BatchFunction, "_reporter", unreachable)
+    for _ in range(6):
+        source.add(*rows(("a", 100_000), ("b", 100_000)))
+    to_the_end(job.stream(source.stream(spark), event_time="t", substream="k").foreach_batch(ignore), checkpoint)
+    assert len(tried) == 3, "the first batch is reported by the driver, and so are the last two"
+    assert job.status()["rows"]["on_time"] == 12
+    assert caplog.text.count("did not reach the coordinator, so the driver reports from now on") == 1
 
 
 def test_null_event_times_of_one_substream_move_nothing(

@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 from tests.support.streams import rows, to_the_end
 from tidegate_spark import Committed, Job
-from tidegate_spark.hook.plan import reason_to_persist
+from tidegate_spark.hook.plan import keeps_partitions, reason_to_persist
+from tidegate_spark.spark_session import IGNORE_MISSING_FILES, setting
 from tidegate_spark.testing import FileBatches
 
 
@@ -59,6 +60,12 @@ def test_a_stream_with_steps_that_spark_cannot_repeat(spark: SparkSession, tmp_p
     assert expected in str(reason_to_persist(change(parquet(spark, tmp_path))))
 
 
+def test_files_that_may_be_missing(spark: SparkSession, tmp_path: Path) -> None:
+    """The fold would count rows that the function does not get."""
+    with setting(spark, IGNORE_MISSING_FILES, "true"):
+        assert "files that were deleted" in str(reason_to_persist(parquet(spark, tmp_path)))
+
+
 @pytest.mark.parametrize("kind", ["json", "csv"])
 def test_files_that_must_be_parsed(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Parsing text a second time takes longer than persisting the rows."""
@@ -89,6 +96,13 @@ def test_a_batch_is_committed_if_the_query_is_stopped_in_its_function(
     assert job.status()["rows"]["on_time"] == 2
     context: Any = spark.sparkContext
     assert context._jsc.getPersistentRDDs().isEmpty()  # noqa: SLF001 - PySpark has no other way to Java
+
+
+def test_steps_that_repartition(spark: SparkSession, tmp_path: Path) -> None:
+    """A user who has chosen the number of tasks keeps it."""
+    stream = parquet(spark, tmp_path)
+    assert keeps_partitions(stream.filter("t > 0").select("k", "t"))
+    assert not keeps_partitions(stream.repartition(64).select("k", "t"))
 
 
 def test_another_source(spark: SparkSession) -> None:

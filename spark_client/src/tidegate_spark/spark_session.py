@@ -19,6 +19,7 @@ AVAILABLE_NOW_OF_PYTHON_SOURCES = (4, 2)
 
 IDLE_EVENT_INTERVAL = "spark.sql.streaming.noDataProgressEventInterval"
 BATCHES_RETAINED = "spark.sql.streaming.minBatchesToRetain"
+IGNORE_MISSING_FILES = "spark.sql.files.ignoreMissingFiles"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 ADAPTIVE = "spark.sql.adaptive.enabled"
 """Setting for adaptive execution: it sizes partitions by their data, but runs each shuffle as a job of its own."""

@@ -20,7 +20,7 @@ from tidegate_spark.frame import Frame
 from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
 from tidegate_spark.hook.handlers import BatchHandler, RowHandler, UserFunction
 from tidegate_spark.hook.heartbeat import HeartbeatListener
-from tidegate_spark.hook.plan import check_partitions, reason_to_persist
+from tidegate_spark.hook.plan import check_partitions, keeps_partitions, reason_to_persist
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
@@ -86,7 +86,7 @@ class QueryStart:
         evidence = self._evidence(session, sources)
         of_batch = evidence if isinstance(evidence, DriverEvidenceReader) else None
         function = BatchFunction(
-            session, self.columns, self._handler(), batch_options, of_timestamps, of_batch, self._slots(sources)
+            session, self.columns, self._handler(), batch_options, of_timestamps, of_batch, self._may_combine(sources)
         )
         check_partitions(session.log, self.columns, self.df)
         if options.windowed is not None:
@@ -126,14 +126,21 @@ class QueryStart:
             offsets, sources, names, brokers, session.log, lambda: session.is_stopped(), session.calls.now
         )
 
-    def _slots(self, sources: StreamSources) -> int | None:
-        """Return the number of tasks that Spark runs at a time; None if batches must keep their partitions."""
+    def _may_combine(self, sources: StreamSources) -> bool:
+        """Return whether a small batch may have fewer tasks than Kafka has partitions.
+
+        With delays by row, the order of the rows in a task counts.
+        """
         spark = self.df.sparkSession
-        if is_connect(spark) or not sources.tasks_are_partitions or self.columns.substream is SOURCE_PARTITION:
-            return None
-        # Spark adds executors for waiting tasks.
-        has_all_slots = spark.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false") != "true"
-        return spark.sparkContext.defaultParallelism if has_all_slots else None
+        if is_connect(spark) or not sources.tasks_are_partitions or not keeps_partitions(self.df):
+            return False
+        if self.columns.substream is SOURCE_PARTITION or self.options.delays == "row":
+            return False
+        settings = spark.sparkContext.getConf()
+        # With dynamic allocation, Spark adds executors for waiting tasks. The default parallelism is otherwise the
+        # number of cores.
+        is_dynamic = settings.get("spark.dynamicAllocation.enabled", "false") == "true"
+        return not is_dynamic and not settings.contains("spark.default.parallelism")
 
     def _persists(self) -> bool:
         """Return whether batches are persisted while they run: the user's choice, or else what the input needs."""

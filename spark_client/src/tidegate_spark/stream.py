@@ -213,9 +213,10 @@ class Stream:
     def persist(self, persist: bool) -> "Stream":
         """Choose whether a batch is persisted while it runs, or read again for each use.
 
-        By default, a batch is read again if it comes from files of Parquet or ORC and has passed only through
-        deterministic expressions of Spark. All other batches are persisted, and under Spark Connect every batch is. The
-        log names the reason. Choose ``persist(True)`` if your function uses the rows many times.
+        By default, a batch is read again if it comes from files of Parquet or ORC, or from a table of Delta Lake or
+        Iceberg, and has passed only through deterministic expressions of Spark. All other batches are persisted, and
+        under Spark Connect every batch is. The log names the reason. Choose ``persist(True)`` if your function uses the
+        rows many times.
         """
         return self._with(persist=_checked_flag("persist", persist))
 

@@ -115,7 +115,7 @@ class SubstreamStatus:
         "Pattern of the override that applies. Null if the policy of the job applies.", example="HNL*"
     )
     # Only the totals of the job include rows from before the substream was known.
-    reported: int = described("Rows that executors reported in committed batches.", example=1843)
+    reported: int = described("Rows that were reported in committed batches.", example=1843)
     future_rows: int = described("Ignored rows and reports, whose event times are too far in the future.", example=0)
     rows: RowCounts = described("Committed rows by row class.")
 

@@ -45,14 +45,12 @@ from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.sources.running import DriverEvidenceReader
 
 REPORT_TASKS = 4
-TASKS_PER_SLOT = 2
+TASKS_PER_CORE = 2
 RECORDS_PER_TASK = 1000
-"""A batch with fewer records for each partition may get fewer partitions, but at least this many for each slot."""
+"""A batch with fewer records for each partition may get fewer partitions, but at least this many for each core."""
 
-LACK_PACKAGE = (
-    "The Python of Spark's workers lacks a package that reports need. Set PYSPARK_PYTHON (or spark.pyspark.python) to "
-    "a Python with tidegate-spark"
-)
+ATTEMPTS = 3
+"""Number of batches in a row after which executors that cannot deliver their reports no longer try."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ class BatchFunction:
         options: The options of the stream.
         of_timestamps: Whether the event times are timestamps.
         evidence: The evidence of silence in the offsets of the batches; None under Spark Connect.
-        slots: Number of tasks that Spark runs at a time; None if batches must keep their partitions.
+        may_combine: Whether a small batch may have fewer tasks than Kafka has partitions.
     """
 
     session: DriverSession
@@ -90,13 +88,13 @@ class BatchFunction:
     options: BatchOptions
     of_timestamps: bool
     evidence: DriverEvidenceReader | None = None
-    slots: int | None = None
+    may_combine: bool = False
     _starts_plain: bool = True
     """Whether the next batch starts with the plain fold."""
     _substreams: int | None = None
     """Number of substreams in the batch before; None before the first batch."""
-    _executors_fail: bool = False
-    """Whether the executors lack a package that reports need."""
+    _undelivered: int = 0
+    """Number of batches in a row whose reports the executors could not deliver."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Process the rows ``df`` of a batch."""
@@ -144,12 +142,13 @@ class BatchFunction:
         """Return a batch of Kafka with fewer partitions if it has few records for each.
 
         Each partition of Kafka with records is a task in each use of the batch, and each task costs some milliseconds.
-        All slots still have tasks.
+        All cores still have tasks.
         """
-        counts = None if offsets is None else offsets.counts
-        if self.slots is None or counts is None:
+        counts = offsets.counts if offsets is not None and self.may_combine else None
+        if counts is None:
             return df
-        tasks = max(TASKS_PER_SLOT * self.slots, sum(counts) // RECORDS_PER_TASK)
+        cores = df.sparkSession.sparkContext.defaultParallelism
+        tasks = max(TASKS_PER_CORE * cores, sum(counts) // RECORDS_PER_TASK)
         return df.coalesce(tasks) if tasks < sum(count > 0 for count in counts) else df
 
     def _classifier(self, opened: OpenBatch) -> RowClassifier:
@@ -201,24 +200,39 @@ class BatchFunction:
             return None if folded is None else (folded, False)
         try:
             found = on_executors(df, method, tasks, self._reporter(opened))
-        except PythonException as error:
-            if "ModuleNotFoundError" not in str(error):
-                raise
-            if self.options.mode == "executor":
-                raise InvalidUsage(f"{LACK_PACKAGE}, or choose reporting('driver').") from error
-            self._executors_fail = True
-            self.session.log.warning("%s. Until then, the driver reports.", LACK_PACKAGE)
-            return self._fold_by(method, df, opened)
+        except Exception as error:
+            if self.options.mode == "auto" and not self.session.is_stopped():
+                # The Python of the executors may be missing or another one. An error of the rows is raised again.
+                self._undelivered = ATTEMPTS
+                self._log_driver("failed", error)
+                return self._fold_by(method, df, opened)
+            if isinstance(error, PythonException) and "ModuleNotFoundError" in str(error):
+                raise InvalidUsage(
+                    "The Python of Spark's workers lacks a package that reports need. Set PYSPARK_PYTHON (or "
+                    "spark.pyspark.python) to a Python with tidegate-spark, or choose reporting('driver')."
+                ) from error
+            raise
         if found is None:
             return None
         fold, reported, waited_s = found
         self.session.calls.waited_s += waited_s
+        self._undelivered = 0 if reported else self._undelivered + 1
+        if self._undelivered == ATTEMPTS and self.options.mode == "auto":
+            self._log_driver("did not reach the coordinator")
         return fold, reported
 
     def _executors_report(self) -> bool:
         if self.options.mode == "auto":
-            return (self._substreams or 0) > SUBSTREAMS_PER_CALL and not self._executors_fail
+            return (self._substreams or 0) > SUBSTREAMS_PER_CALL and self._undelivered < ATTEMPTS
         return self.options.mode == "executor"
+
+    def _log_driver(self, what: str, error: Exception | None = None) -> None:
+        self.session.log.warning(
+            "the reports of executors %s, so the driver reports from now on. Executors need the package tidegate-spark "
+            "and a connection to the coordinator. Call reporting('driver') if this is intended.",
+            what,
+            exc_info=error,
+        )
 
     def _reporter(self, opened: OpenBatch) -> Reporter:
         connection = self.session.settings.connection

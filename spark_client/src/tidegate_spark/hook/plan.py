@@ -15,7 +15,7 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.logs import QueryLog
 from tidegate_spark.sources.plan import FILES, TABLES, source_name
-from tidegate_spark.spark_session import is_connect
+from tidegate_spark.spark_session import IGNORE_MISSING_FILES, is_connect
 from tidegate_spark.substreams import SOURCE_PARTITION
 
 _COLUMNAR = {"parquet", "orc"} | TABLES
@@ -74,6 +74,8 @@ def reason_to_persist(df: DataFrame) -> str | None:
     sources = [source_name(leaves.apply(index)) for index in range(leaves.size())]
     if unknown := sorted(set(sources) - _COLUMNAR):
         return f"reading the source {', '.join(unknown)} again may be expensive or return other rows"
+    if df.sparkSession.conf.get(IGNORE_MISSING_FILES) == "true":
+        return f"with {IGNORE_MISSING_FILES}, a second read lacks the rows of files that were deleted meanwhile"
     if not plan.deterministic():
         return "the stream has expressions that are not deterministic"
     # In a plan as JSON, each step and each expression has the member "class".
@@ -120,6 +122,11 @@ def reason_against_partitions(columns: Columns, df: DataFrame) -> str | None:
         if name == "StreamingRelation" and (source := str(node.dataSource().className()).lower()) in FILES:
             return f"the partitions of the source {source} depend on the sizes of the files in each batch"
     return None
+
+
+def keeps_partitions(df: DataFrame) -> bool:
+    """Return whether the partitions of a stream are those of its sources."""
+    return all(str(node.nodeName()) not in _REPARTITIONING for node in _nodes(df._jdf.queryExecution().analyzed()))
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

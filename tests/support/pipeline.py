@@ -213,7 +213,8 @@ def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
         run_natively(settings, job, df, checkpoint, write, reached)
         return
     substream = ["k"] if settings.kafka is None else ["topic", "partition"]
-    stream = job.stream(df, event_time="t", substream=substream)
+    # The executors of a cluster are other processes. With so few substreams, the driver would report by default.
+    stream = job.stream(df, event_time="t", substream=substream).reporting("executor")
     if settings.windows is not None:
         stream = stream.windows(settings.windows).agg("k", rows=windows.count(), last=windows.max("t"))
         stream = stream.allowed_lateness(settings.windows)

@@ -582,3 +582,17 @@ def test_partitions_are_declared_in_a_job_that_was_lost_before_the_first_batch(
     own.start()
     run.begin(0, None, frozenset({"a", "b"}))
     assert states(job).keys() == {"a", "b"}
+
+
+def test_a_declared_substream_that_is_a_partition_is_declared_once(
+    own: LocalCoordinator, runs: Runs, clock: VirtualClock
+) -> None:
+    """The run has declared it at its start, and an operator may have evicted it since."""
+    job = new_job(own, idle_timeout=timedelta(seconds=2))
+    run = runs.run(job, declared=("a", "b"))
+    opened = run.begin(0)
+    run.report(opened, fold(a=100_000))
+    run.commit(opened, fold(a=100_000))
+    job.evict("q", ["b"])
+    run.begin(1, None, frozenset({"a", "b", "c"}))
+    assert states(job).keys() == {"a", "c"}

@@ -201,10 +201,9 @@ class QueryRegistration:
 
     def declare_partitions(self, policy: RetryPolicy) -> Procedure[None]:
         """Declare the partitions of the source that this run has not declared."""
-        new = self.partitions - self._declared_partitions
-        names = [name for name in self._declared() if name in new]
-        if names:
-            yield from self._calls.declare(self._settings.query, names, NEW_PARTITIONS, policy=policy)
+        new = self.partitions.difference(self._declared_partitions, self._settings.declared)
+        if new and self.config.get(IDLE_TIMEOUT) is not None:
+            yield from self._calls.declare(self._settings.query, sorted(new), NEW_PARTITIONS, policy=policy)
             self._declared_partitions = self.partitions
 
     def _forget_progress_of_others(self) -> None:

@@ -16,6 +16,13 @@ class Plan(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadEvidence(Effect):
+    """Read what the offsets prove. The result is a :class:`BatchInput`, or with ``is_idle`` the evidence or None."""
+
+    is_idle: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Classify(Effect):
     """Classify the rows of a batch by its pinned watermark. The result is their fold."""
 

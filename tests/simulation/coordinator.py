@@ -7,7 +7,7 @@ any earlier point, as if Redis had lost the end of its own log.
 import json
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.simulation.loop import HostClock, Loop
@@ -160,7 +160,7 @@ class Coordinator:
             return self._members(done.state)
         if path == "/queries":
             assert self.job is not None
-            return {"queries": [attributes(row) for row in queries(self.job)]}
+            return {"queries": [asdict(row) for row in queries(self.job)]}
         assert (method, path) in (("GET", ""), ("GET", "/watermark")), f"unknown request {method} {path}"
         return self._status()
 
@@ -184,13 +184,16 @@ class Coordinator:
         parsed = CommitRequest.model_validate(body)
         run = Run(query, parsed.query_id, parsed.run_id)
         rows, token = parsed.rows and parsed.rows.accounting(), _claim(parsed.watermark_token)
-        more = rows, self.now_ms, parsed.waited_ms, parsed.reported, token
+        caught_up = None if parsed.caught_up is None else batches.CaughtUp(parsed.caught_up, parsed.caught_up_age_ms)
+        offsets = None if parsed.offsets is None else parsed.offsets.columns
+        more = rows, self.now_ms, parsed.waited_ms, parsed.reported, token, caught_up, offsets
         return self._result(self.apply(batches.commit, run, batch_id, *more))
 
     def _heartbeat(self, query: str, body: Any) -> dict[str, Any]:
         parsed = HeartbeatRequest.model_validate(body)
         run = Run(query, parsed.query_id, parsed.run_id)
-        more = parsed.observed_ms, self.now_ms, parsed.waited_ms, parsed.after_batch, _claim(parsed.watermark_token)
+        token, caught_up = _claim(parsed.watermark_token), parsed.caught_up
+        more = parsed.observed_ms, self.now_ms, parsed.waited_ms, parsed.after_batch, token, caught_up
         return self._result(self.apply(batches.heartbeat, run, *more))
 
     def _result(self, result: Effect) -> dict[str, Any]:

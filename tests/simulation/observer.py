@@ -17,6 +17,7 @@ from tests.simulation.source import Row
 from tests.simulation.written import Written
 from tidegate_spark.protocol.batches import SUPERSEDED_BATCH, OpenBatch
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
+from tidegate_spark.protocol.registration import NEW_PARTITIONS
 
 BATCH = re.compile(r".*/queries/([^/]+)/batches/(\d+)(:commit)?")
 FENCED_RUNS_KEPT = 100
@@ -71,6 +72,7 @@ class Observer:
         self.evictions = Evictions()
         self._declarations: list[Declaration] = []
         self._committing: set[str] = set()
+        self._declaring: set[str] = set()
         self.written = Written()
 
     def note(self, text: str) -> None:
@@ -222,7 +224,11 @@ class Observer:
         if query in self._queries and number(client) > number(self._queries[query].newest_run):
             self._queries[query].newest_run = client
         if request.path.endswith(":declare"):
-            self._declarations.append(Declaration(request, client not in self._committing, self.evictions.count))
+            # A run declares the partitions of its topic once it knows them.
+            is_first = (request.body or {})["reason"] == NEW_PARTITIONS and client not in self._declaring
+            at_start = is_first or client not in self._committing
+            self._declaring.update([client] if is_first else [])
+            self._declarations.append(Declaration(request, at_start, self.evictions.count))
         return Sent(client, request, self._losses, self._watermark, self._coalesced_watermark, self._hold)
 
     def handled(self, request: Send, response: Response) -> None:
@@ -335,7 +341,9 @@ class Observer:
             if answer["applied"] and body["after_batch"] is not None:
                 of.recovered_from = self._losses
         elif not found[3]:
-            of.answered = int(found[2]), self._losses
+            # After the begin of a later batch, the reports of this batch have no effect.
+            has_later = answer["previous_batch_id"] is not None and answer["previous_batch_id"] > int(found[2])
+            of.answered = (-1, 0) if has_later else (int(found[2]), self._losses)
             if "pinned_watermark" not in body and self._is_committed(int(found[2]), answer):
                 # The run has no pinned watermark of this batch, as on an older checkpoint. It reports everything again.
                 self.evictions.restores(found[1])

@@ -19,6 +19,7 @@ from tests.simulation.observer import Observer
 from tests.simulation.operators import IDLE_TIMEOUT_MS, THROTTLES, Operator
 from tests.simulation.source import LAG_MS, Source
 from tests.simulation.spark import Cluster, Query
+from tests.simulation.topic import Reading
 from tidegate.domain.config import FrameThrottle
 from tidegate.domain.values import PLACEHOLDER
 from tidegate_spark import config as client_config
@@ -35,8 +36,11 @@ have processed it."""
 SWEEP_MS = 1_000
 READ_MS = 10_000
 LONGEST_AWAY_MS = 60_000
+IDLE_AFTER_MS = 6_000
+"""Time of three triggers, in which the client finds and sends the evidence that a partition is silent."""
 LATEST_SECOND_LOSS_MS = 5_000
 LONGEST_COORDINATOR_STEP_MS = 60_000
+LONGEST_TRANSACTION_MS = 2 * IDLE_TIMEOUT_MS
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,9 @@ class Simulation:
         self._loop = Loop()
         self._faults = Faults(Random(f"faults of {seed}"), only, without)
         names = [f"q{number}" for number in range(self._random.choice((1, 2, 2, 3)))]
-        document = self._document(names)
-        sources = {name: self._sources(name) for name in names}
+        readings = {name: Reading.drawn(self._random) if self._random.random() < 0.5 else None for name in names}
+        document = self._document(names, has_topic=any(readings.values()))
+        sources = {name: self._sources(name, readings[name]) for name in names}
         undeclared = [(name, each) for name in names for each in sources[name] if self._random.random() < 0.15]
         self._coordinator = Coordinator(self._loop, document)
         self._observer = Observer(self._loop, document, keeps_history, sources, undeclared)
@@ -99,28 +104,33 @@ class Simulation:
         self._queries = []
         for name in names:
             declared = [each for each in sources[name] if (name, each) not in undeclared]
-            self._queries.append(Query(self._cluster, name, sources[name], declared, self._on_outage()))
+            self._queries.append(Query(self._cluster, name, sources[name], declared, self._on_outage(), readings[name]))
         operator = Random(f"operator of {seed}")
         self._operator = Operator(operator, self._cluster, self._coordinator, self._queries)
 
-    def _document(self, names: Sequence[str]) -> Mapping[str, Any]:
+    def _document(self, names: Sequence[str], has_topic: bool) -> Mapping[str, Any]:
         return {
             "policy": {"type": "limiting_lag", "lag_ms": LAG_MS},
             "throttle": THROTTLES[self._random.random() < 0.3],
-            "idle_timeout_ms": IDLE_TIMEOUT_MS if self._random.random() < 0.4 else None,
+            "idle_timeout_ms": IDLE_TIMEOUT_MS if self._random.random() < (0.7 if has_topic else 0.4) else None,
             "max_retention_ms": 96_000 if self._random.random() < 0.1 else None,
             "expected_queries": names,
             "max_future_skew_ms": None,
         }
 
-    def _sources(self, query: str) -> Mapping[str, Source]:
+    def _sources(self, query: str, reading: Reading | None) -> Mapping[str, Source]:
         random = self._random
         silences_ms, can_end = random.choice((0, 4 * IDLE_TIMEOUT_MS)), random.random() < 0.3
         sources = {}
-        for name in (f"s{number}" for number in range(random.choice((1, 2, 3)))):
+        transactions_ms = LONGEST_TRANSACTION_MS if reading is not None and reading.reads_committed else 0
+        for number in range(random.choice((1, 2, 3))):
+            name = f"s{number}" if reading is None else f"t/{number}"
             end_ms = START_MS + random.randrange(FAULTS_UNTIL_MS) if can_end and random.random() < 0.4 else None
             start_ms = START_MS + (random.randrange(LATEST_START_MS) if random.random() < 0.2 else 0)
-            sources[name] = Source(Random(f"{self._seed} {query} {name}"), start_ms, silences_ms, end_ms)
+            own = Random(f"{self._seed} {query} {name}")
+            # A limit hides rows only if they arrive faster than it lets through.
+            more = {} if reading is None or reading.limit is None else {"intervals_ms": (1_000, 2_000, 15_000)}
+            sources[name] = Source(own, start_ms, silences_ms, end_ms, transactions_ms, **more)
         return sources
 
     def _on_outage(self) -> OnOutage:
@@ -155,6 +165,7 @@ class Simulation:
             self._loop.after(self._random.randrange(20_000), query.start)
         self._sweep()
         self._read()
+        self._check_idle()
         self._operator.work()
         self._loop.run_until(START_MS + FAULTS_UNTIL_MS)
         self._faults.enabled = False
@@ -196,6 +207,28 @@ class Simulation:
 
         self._cluster.network.send(request, receive)
         self._loop.after(READ_MS, self._read)
+
+    def _check_idle(self) -> None:
+        """Check that no partition that is read to its end holds W for longer than the idle timeout and some triggers.
+
+        The check ends with the first fault. The other partitions of a query may have a backlog.
+        """
+        job = self._coordinator.job
+        if self._faults.happened or self._loop.now_ms > START_MS + INPUT_UNTIL_MS:
+            return
+        self._loop.after(READ_MS, self._check_idle)
+        if job is None or job.config.idle_timeout_ms is None:
+            return
+        latest_ms = self._loop.now_ms - job.config.idle_timeout_ms - IDLE_AFTER_MS
+        for query in self._queries:
+            if query.reading is None or not query.reading.by_partition or not query.disk.finished:
+                continue
+            finished = [query.disk.offsets[batch_id] for batch_id in sorted(query.disk.finished)]
+            for name, source in query.sources.items():
+                end, row = source.length_at(self._loop.now_ms), job.substreams.get((query.name, name))
+                read_ms = next((batch.at_ms for batch in finished if batch.ends[name] == end), latest_ms)
+                if max(read_ms, source.arrived_ms) < latest_ms and row is not None and not row.idle:
+                    raise Violation(f"Live: {name} of {query.name} has no unread rows, was silent, and is not idle")
 
     # -- the coordinator's faults -----------------------------------------------------------------------------------
 

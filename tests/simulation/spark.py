@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, cast
 
-from tests.simulation.checkpoint import Classify, Disk, Finish, Plan, Planned
+from tests.simulation.checkpoint import Classify, Disk, Finish, Plan, Planned, ReadEvidence
 from tests.simulation.faults import Faults
 from tests.simulation.knowledge import Violation
 from tests.simulation.loop import HostClock, Loop
@@ -13,17 +13,21 @@ from tests.simulation.network import Network
 from tests.simulation.observer import Observer
 from tests.simulation.source import Row, Source
 from tests.simulation.tasks import WAITING, Lock, Task
+from tests.simulation.topic import Reading, TopicOffsets
 from tidegate_spark.config import JobConfig
 from tidegate_spark.errors import TidegateError
+from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol import effects
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.effects import Effect, NoAnswer, Pause, Procedure, Response, Send
+from tidegate_spark.protocol.evidence import ALL_CAUGHT_UP, NOTHING_KNOWN, BatchInput, Evidence
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.query import QueryProtocol
 from tidegate_spark.protocol.retry import OnOutage
 from tidegate_spark.protocol.settings import QuerySettings
 from tidegate_spark.protocol.transport import HttpTransport
+from tidegate_spark.sources.running import DriverEvidenceReader
 
 TRIGGER_S = 2.0
 FLUSH_EVERY_S = 1.0
@@ -60,6 +64,8 @@ class Query:
         name: Name of the query.
         sources: Its substreams by name.
         declared: The substreams that its program declares.
+        reading: How it reads a topic whose partitions are its substreams; None: each batch has all rows, and only
+            triggers without rows are evidence.
         on_outage: What its batches do while the coordinator does not answer.
 
     Attributes:
@@ -74,8 +80,10 @@ class Query:
         sources: Mapping[str, Source],
         declared: Sequence[str],
         on_outage: OnOutage,
+        reading: Reading | None = None,
     ) -> None:
         self.cluster, self.name, self.sources, self.on_outage = cluster, name, sources, on_outage
+        self.reading = reading
         self.declared = tuple(declared)
         self.disk = Disk()
         self.drivers: list[Driver] = []
@@ -131,6 +139,11 @@ class Query:
         return not has_backlog and all(ends[name] == s.length_at(now_ms) for name, s in self.sources.items())
 
 
+def _fail() -> bool:
+    """Fail: the client asks whether its query was stopped only if it cannot read the offsets."""
+    raise Violation("Live: the client cannot read the offsets")
+
+
 class Driver:
     """One run of a query in a process of its own."""
 
@@ -146,6 +159,9 @@ class Driver:
         connection = JobConnection("", "j", None, query.cluster.config, query.on_outage, self.clock, transport)
         settings = QuerySettings(connection, query.name, query.declared)
         self.protocol = QueryProtocol(settings, run_id, owns_files=True)
+        self._offsets = TopicOffsets(query.cluster.loop, query.disk, query.sources)
+        self._evidence = None if query.reading is None else self._evidence_reader(query.reading)
+        self._waits_from_ms = query.cluster.loop.now_ms
 
     # -- procedures -----------------------------------------------------------------------------------------------
 
@@ -156,14 +172,28 @@ class Driver:
         while True:
             batch_id = yield Plan()
             if batch_id is None:
-                self.spawn(self.protocol.heartbeat(0.0, max(self._query.disk.finished, default=None)))
+                self.spawn(self._heartbeat())
             else:
-                opened = yield from self.protocol.begin(batch_id)
+                opened = yield from self.protocol.begin(batch_id, (yield ReadEvidence(is_idle=False)))
                 fold = yield Classify(opened)
                 yield from self.protocol.report(opened, fold)
                 yield from self.protocol.commit(opened, fold)
                 yield Finish(batch_id)
             yield Pause(TRIGGER_S)
+
+    def _heartbeat(self) -> Procedure[None]:
+        """Send a heartbeat after a trigger without a batch. The next batch may be planned before."""
+        finished, began_ms = max(self._query.disk.finished, default=None), self._cluster.loop.now_ms
+        if self._evidence is not None:
+            yield Pause(self._cluster.random.choice((0.0, 0.5, 1.5 * TRIGGER_S)))
+        evidence = yield ReadEvidence(is_idle=True)
+        yield from self.protocol.heartbeat((self._cluster.loop.now_ms - began_ms) / 1000, finished, evidence)
+
+    def _evidence_reader(self, reading: Reading) -> DriverEvidenceReader:
+        offsets, log = self._offsets, QueryLog("j", self._query.name)
+        brokers = offsets.as_brokers() if reading.reads_committed else None
+        now = self.protocol.calls.now
+        return DriverEvidenceReader(offsets.as_query(), reading.sources, reading.names, brokers, log, _fail, now)
 
     def _flush(self) -> Procedure[None]:
         try:
@@ -252,6 +282,8 @@ class Driver:
                 return f"checkpoint-of-{self._query.name}"
             case Plan():
                 return self._plan()
+            case ReadEvidence(is_idle):
+                return self._read_evidence(is_idle)
             case Classify(batch):
                 return self._classify(batch)
             case Finish(batch_id):
@@ -310,17 +342,25 @@ class Driver:
             if cluster.faults.happens("state lost after a second driver"):
                 self._cut_off_until_ms = cluster.loop.now_ms + LONGEST_CUT_MS
                 cluster.loop.after(cluster.random.randrange(LONGEST_CUT_MS), cluster.lose_state)
-        batch_id = self._next_batch()
+        batch_id, now_ms, reading = self._next_batch(), cluster.loop.now_ms, self._query.reading or Reading()
         if batch_id not in disk.offsets:
-            ends = {name: source.length_at(cluster.loop.now_ms) for name, source in self._query.sources.items()}
             before = disk.offsets[batch_id - 1].ends if batch_id else {}
-            if all(before.get(name, 0) == end for name, end in ends.items()):
+            self._offsets.latest = reading.readable(self._query.sources, now_ms)
+            waited_ms, is_ended = now_ms - self._waits_from_ms, all(s.is_ended for s in self._query.sources.values())
+            ends = reading.plan(now_ms, before, self._offsets.latest, waited_ms, is_ended)
+            if ends is None:
                 return None
+            self._waits_from_ms = now_ms
             disk.offsets[batch_id] = Planned(int(1000 * self.clock.time()), ends)
         elif self._planned is not None:
             raise Conflict(f"another run has planned batch {batch_id}")
         self._planned = batch_id
         return batch_id
+
+    def _read_evidence(self, is_idle: bool) -> BatchInput | Evidence | None:
+        if self._evidence is None:
+            return ALL_CAUGHT_UP if is_idle else NOTHING_KNOWN
+        return self._evidence.when_idle() if is_idle else self._evidence.of_batch()
 
     def _next_batch(self) -> int:
         """Return the batch after the last one of this run, or the first unfinished batch in Spark's log."""

@@ -1,13 +1,18 @@
 """Seeds of the simulation, and all orders of a small case."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from tests.simulation.exhaustive import CASES, explore
+from tests.simulation.faults import RATES
 from tests.simulation.run import Simulation, statistics
 from tests.simulation.shrink import shrink
 from tidegate.domain.job import JobState
+from tidegate_spark.protocol.evidence import BatchInput, Evidence
+from tidegate_spark.sources import running
+from tidegate_spark.sources.offsets import PartitionNames, ReadPartitions, input_of
 
 SEEDS_BY_DEFAULT = 40
 MAX_STATES = 3000
@@ -42,6 +47,26 @@ def test_a_violation_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(shrunk.violation).startswith("Monotone:")
     assert 0 < len(shrunk.faults) <= len(failed.faults)
     assert any("lost" in line for line in shrunk.history)
+
+
+def test_a_client_that_takes_each_batch_for_all_input_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are hidden by limits, minimums and open transactions."""
+
+    def caught_up(read: ReadPartitions, names: PartitionNames | None) -> BatchInput:
+        """Return evidence that no partition has unread rows."""
+        return replace(input_of(read, names), evidence=Evidence())
+
+    monkeypatch.setattr(running, "input_of", caught_up)
+    violations = (Simulation(seed).run().violation for seed in range(100))
+    assert "Evidence-based idleness" in next(filter(None, violations))
+
+
+def test_a_partition_that_is_read_to_its_end_becomes_idle_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without faults, a silent partition holds W for the idle timeout and a few triggers, whatever the others have."""
+    seeds = range(20, 40)
+    assert [Simulation(seed, without=RATES).run().violation for seed in seeds] == [None] * len(seeds)
+    monkeypatch.setattr(PartitionNames, "of", lambda names, read: frozenset())
+    assert any("is not idle" in str(Simulation(seed, without=RATES).run().violation) for seed in seeds)
 
 
 def test_all_orders_without_faults() -> None:

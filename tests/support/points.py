@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tidegate_spark.hook import batch_function
+from tidegate_spark.hook.batch_function import BatchFunction
 from tidegate_spark.protocol.effects import Response, Send
 from tidegate_spark.protocol.transport import HttpTransport
 from tidegate_spark.windows.state import FileState
@@ -47,7 +47,7 @@ def watch(reached: Reached, replace: Callable[[Any, str, Any], None] = setattr) 
         replace(owner, name, wrapped)
 
     _watch_calls(reached, replace)
-    around(batch_function, "on_executors", None, "after the reports", lambda *args: args[3].batch["batch_id"])
+    around(BatchFunction, "_fold", None, "after the reports", lambda *args: args[3].batch_id)
     around(FileState, "write", "before the state", "after the state", lambda *args: args[1])
     around(Windowing, "_emit", "after the version", "after the function", lambda *args: args[1].batch.batch_id)
 

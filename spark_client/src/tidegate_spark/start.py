@@ -86,7 +86,13 @@ class QueryStart:
         evidence = self._evidence(session, sources)
         of_batch = evidence if isinstance(evidence, DriverEvidenceReader) else None
         function = BatchFunction(
-            session, self.columns, self._handler(), batch_options, of_timestamps, of_batch, self._may_combine(sources)
+            session,
+            self.columns,
+            self._handler(),
+            batch_options,
+            of_timestamps,
+            of_batch,
+            self._may_have_fewer_tasks(sources),
         )
         check_partitions(session.log, self.columns, self.df)
         if options.windowed is not None:
@@ -126,7 +132,7 @@ class QueryStart:
             offsets, sources, names, brokers, session.log, lambda: session.is_stopped(), session.calls.now
         )
 
-    def _may_combine(self, sources: StreamSources) -> bool:
+    def _may_have_fewer_tasks(self, sources: StreamSources) -> bool:
         """Return whether a small batch may have fewer tasks than Kafka has partitions.
 
         With delays by row, the order of the rows in a task counts.

@@ -79,7 +79,7 @@ class BatchFunction:
         options: The options of the stream.
         of_timestamps: Whether the event times are timestamps.
         evidence: The evidence of silence in the offsets of the batches; None under Spark Connect.
-        may_combine: Whether a small batch may have fewer tasks than Kafka has partitions.
+        may_have_fewer_tasks: Whether a small batch may have fewer tasks than Kafka has partitions.
     """
 
     session: DriverSession
@@ -88,7 +88,7 @@ class BatchFunction:
     options: BatchOptions
     of_timestamps: bool
     evidence: DriverEvidenceReader | None = None
-    may_combine: bool = False
+    may_have_fewer_tasks: bool = False
     _starts_plain: bool = True
     """Whether the next batch starts with the plain fold."""
     _substreams: int | None = None
@@ -144,7 +144,7 @@ class BatchFunction:
         Each partition of Kafka with records is a task in each use of the batch, and each task costs some milliseconds.
         All cores still have tasks.
         """
-        counts = offsets.counts if offsets is not None and self.may_combine else None
+        counts = offsets.counts if offsets is not None and self.may_have_fewer_tasks else None
         if counts is None:
             return df
         cores = df.sparkSession.sparkContext.defaultParallelism

@@ -219,6 +219,25 @@ def test_any_call_finishes_the_command_of_a_coordinator_that_has_died(driver: Dr
 
 
 @pytest.mark.usefixtures("small_steps")
+def test_a_staged_report_has_more_pieces_with_delays_than_with_substreams(driver: Driver, job_name: str) -> None:
+    """A substream with many delay buckets takes as long as several substreams, so it counts as several."""
+    store, names = driver.store, [f"s{number}" for number in range(4)]
+    delays = {name: tuple((bucket, 2) for bucket in range(30)) for name in names}
+
+    async def check() -> None:
+        await store.configure(job_name, JobConfig(FLAT), {}, None)
+        await store.actions.declare(job_name, "q", names, dict.fromkeys(names, 100))
+        await store.begin(job_name, RUN, 0)
+        report = PartitionReport(0, dict.fromkeys(names, 100), dict.fromkeys(names, 60), delays=delays)
+        await store.stage(job_name, RUN, 0, report)
+        await store.commit(job_name, RUN, 0, None)
+        _, known = await store.reads.delays(job_name, [("q", name) for name in names])
+        assert [len(sketch.weights) for _, sketch in known.substreams.values()] == [30] * 4
+
+    driver(check())
+
+
+@pytest.mark.usefixtures("small_steps")
 def test_a_full_server_finishes_commands_that_have_begun(driver: Driver, job_name: str) -> None:
     """The job would otherwise be locked until the server has memory again. The steps free the memory of the command."""
     store = driver.store

@@ -165,7 +165,10 @@ def direct_pieces(names: Sequence[str], delays: Delays = None, **columns: Column
 
 def partition_pieces(query: str, names: Sequence[str], delays: Delays = None, **columns: Column) -> Pieces:
     """Return a report of a partition: ``max_event_times``, ``watermarks``, ``rows``, ``future_rows`` and delays."""
-    return report_pieces(query, names, delays, needed=[*columns], **columns)
+    pieces = report_pieces(query, names, delays, needed=[*columns], **columns)
+    # Each piece is staged as it is. There may be more pieces with delays than with members.
+    pieces.ranges = {"members": {"first": 0, "count": len(pieces.each)}}
+    return pieces
 
 
 def join_columns(parts: Sequence[Columns]) -> dict[str, list[Any]]:

@@ -75,7 +75,7 @@ def reason_to_persist(df: DataFrame) -> str | None:
     if unknown := sorted(set(sources) - _COLUMNAR):
         return f"reading the source {', '.join(unknown)} again may be expensive or return other rows"
     if df.sparkSession.conf.get(IGNORE_MISSING_FILES) == "true":
-        return f"with {IGNORE_MISSING_FILES}, a second read lacks the rows of files that were deleted meanwhile"
+        return f"with {IGNORE_MISSING_FILES}, a second read may not return the rows of files that were deleted"
     if not plan.deterministic():
         return "the stream has expressions that are not deterministic"
     # In a plan as JSON, each step and each expression has the member "class".

@@ -61,10 +61,40 @@ def test_invalid_offsets_are_refused(http: httpx.Client, make_job: Callable[...,
     ):
         answer = commit(http, path, 0, {**valid, **change})
         assert (answer.status_code, answer.json()["field"]) == (422, field), answer.text
+    for about, field in (({}, "after_batch"), ({"after_batch": 0}, "offsets.batch_id")):
+        body = {**RUN, "observed_ms": 0, "offsets": {**valid, "batch_id": 1}, **about}
+        answer = http.post(f"{path}/queries/q:heartbeat", json=body)
+        assert (answer.status_code, answer.json()["field"]) == (422, field), answer.text
     assert http.get(f"{path}/queries/q/offsets").json()["batch_id"] is None
     assert commit(http, path, 0, valid).json()["applied"] is True
     (query,) = http.get(f"{path}/queries").json()["queries"]
     assert (query["offsets"]["unread"], query["offsets"]["most_behind"]) == (None, [])
+
+
+def test_a_heartbeat_tells_offsets_that_the_commit_has_not_told(
+    http: httpx.Client, make_job: Callable[..., str]
+) -> None:
+    path = make_job()
+    commit(http, path, 0, None).raise_for_status()
+    body = {**RUN, "observed_ms": 0, "after_batch": 0, "offsets": {"partitions": ["t/0"], "ends": [5]}}
+    assert http.post(f"{path}/queries/q:heartbeat", json=body).json()["applied"] is True
+    assert http.get(f"{path}/queries/q/offsets").json()["partitions"][0]["committed"] == 5
+
+
+def test_new_partitions_start_again_and_missing_ones_are_done(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    path = make_job()
+    told = {"partitions": ["t/0"], "ends": [5]}
+    commit(http, path, 0, told).raise_for_status()
+    http.put(f"{path}/queries/q/batches/1", json=RUN).raise_for_status()
+    changed = {**told, "started": ["t/0"], "ended": ["t/1"]}
+    http.post(f"{path}/queries/q/batches/1:commit", json={**RUN, "offsets": changed}).raise_for_status()
+    (row,) = http.get(f"{path}/substreams").json()["substreams"]
+    assert (row["state"], row["watermark"]) == ("active", None)
+    (record,) = http.get(f"{path}/history", params={"kind": ["restarted", "ended"]}).json()["records"]
+    assert (record["kind"], record["substreams"]) == ("restarted", ["q/t/0"])
+    commit(http, path, 2, {**told, "ended": ["t/0"]}).raise_for_status()
+    (row,) = http.get(f"{path}/substreams").json()["substreams"]
+    assert row["state"] == "done"
 
 
 def test_a_reset_forgets_offsets(http: httpx.Client, make_job: Callable[..., str]) -> None:

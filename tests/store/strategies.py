@@ -95,6 +95,7 @@ offsets = st.none() | st.sampled_from([["t/0"], ["t/0", "t/1"], ["t/1", "u/0"]])
         ),
         st.lists(st.sampled_from(partitions), unique=True),
         st.none() | st.integers(0, 3),
+        *[st.just([]) | st.lists(names, unique=True, max_size=2)] * 2,
     )
 )
 owners = st.sampled_from(["", "p", "q"])

@@ -21,8 +21,12 @@ def test_a_commit_tells_the_offsets_of_many_partitions(valkey: EmbeddedValkey, j
         for batch in range(2):
             starts, ends = [batch * 10] * MAX_PARTITIONS, [batch * 10 + 10] * MAX_PARTITIONS
             await store.begin(job_name, RUN, batch)
-            told = BatchOffsets(names, starts, ends, latest, unknown)
+            told = BatchOffsets(names, starts, ends, latest, unknown, started=names if batch else (), ended=names[:-1])
+            if batch == 0:
+                await store.actions.declare(job_name, "q", names, dict.fromkeys(names, 7))
             await store.commit(job_name, RUN, batch, None, offsets=told)
+            summary = (await store.reads.status(job_name)).summary
+            assert (summary.done, summary.active) == (MAX_PARTITIONS - 1, 1)
         table = await store.reads.queries(job_name)
         assert [row.partition for row in partition_statuses(table.offsets["q"])] == names
         found = table.rows[0].offsets

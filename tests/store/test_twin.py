@@ -316,6 +316,7 @@ class Twins(RuleBasedStateMachine):
         after=st.none() | st.integers(0, 3),
         token=tokens,
         caught_up=caught_up_names,
+        told=offsets,
     )
     def heartbeat(
         self,
@@ -325,9 +326,10 @@ class Twins(RuleBasedStateMachine):
         after: int | None,
         token: TokenClaim | None,
         caught_up: Sequence[str] | None,
+        told: BatchOffsets | None,
     ) -> None:
         seen, caught_up, after = self.now - age, self.understood(caught_up), self.understood_batch(after)
-        more = {"after_batch": after, "token": token, "caught_up": caught_up}
+        more = {"after_batch": after, "token": token, "caught_up": caught_up, "offsets": self.understood(told)}
         effect = self.execute("heartbeat", run, seen, waited_ms=waited, **more)
         if effect is not None and effect.applied:
             self.record_evidence(run.query, min(seen, self.twin.answers[-1].now_ms), caught_up)

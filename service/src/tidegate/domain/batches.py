@@ -21,21 +21,23 @@ from tidegate.domain.errors import (
     ReportsMissing,
 )
 from tidegate.domain.evaluate import accept_token, advance_clock, evaluate, merged_watermark, reply, time_out_caught_up
-from tidegate.domain.history import Kind
+from tidegate.domain.history import Kind, named
 from tidegate.domain.job import JobState, PinnedWatermark, Query, Run, Staged, TokenClaim, raise_each, set_each
 from tidegate.domain.observe import (
     Values,
     check_event_times,
     check_room,
     count_future,
+    end_substreams,
     latest_event_time,
     measure,
     observe,
+    restart_substreams,
     set_aside_future,
 )
 from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, advance
 from tidegate.domain.results import Begun, Effect
-from tidegate.domain.values import highest
+from tidegate.domain.values import highest, member
 
 PINNED_WATERMARKS_KEPT = 100
 """Minimum number of pinned watermarks that a query keeps, equal to Spark's default of ``minBatchesToRetain``."""
@@ -285,15 +287,33 @@ def commit(
     _contact(job, run.query, query)
     _add_outage(query, waited_ms)
     if is_open:
-        if offsets is not None:
-            of_batch = batch_id if offsets.batch_id is None else offsets.batch_id
-            committed = CommittedOffsets(job.now_ms, run.query_id, of_batch, offsets)
-            query.offsets = advance(query.checkpoint_offsets, committed, run.query, job.history)
+        _apply_offsets(job, run, query, batch_id, offsets)
         _commit_staged(job, run.query, query, caught_up)
         evaluate(job)
         if accounting is not None:
             _account(job, run.query, accounting)
     return Effect(reply(job), is_open)
+
+
+def _apply_offsets(job: JobState, run: Run, query: Query, batch_id: int, offsets: BatchOffsets | None) -> None:
+    """Apply the offsets of a batch, unless those of a later batch were applied; the caller must evaluate the job.
+
+    ``batch_id`` is the batch of the offsets, unless they name another one.
+    """
+    if offsets is None:
+        return
+    before, of_batch = query.checkpoint_offsets, batch_id if offsets.batch_id is None else offsets.batch_id
+    told = CommittedOffsets(job.now_ms, run.query_id, of_batch, offsets)
+    query.offsets = advance(before, told, run.query, job.history)
+    if query.offsets is before or job.is_complete:
+        return
+    for kind, change, names in (
+        (Kind.RESTARTED, restart_substreams, offsets.started),
+        (Kind.ENDED, end_substreams, offsets.ended),
+    ):
+        changed = change(job, run.query, names)
+        if changed:
+            job.history.write(job.now_ms, kind, query=run.query, **named(member((run.query, of)) for of in changed))
 
 
 def _commit_staged(job: JobState, name: str, query: Query, caught_up: CaughtUp | None = None) -> None:
@@ -342,6 +362,7 @@ def heartbeat(
     after_batch: int | None = None,
     token: TokenClaim | None = None,
     caught_up: Collection[str] | None = None,
+    offsets: BatchOffsets | None = None,
 ) -> Effect:
     """Advance the idle clock of a query that was caught up; it never goes back.
 
@@ -358,6 +379,7 @@ def heartbeat(
             open.
         token: The client's last watermark token.
         caught_up: Substreams of the query that were caught up; the idle clock then stays. None: all substreams.
+        offsets: The offsets of ``after_batch`` or an earlier batch; None if the client has no offsets to tell.
 
     Raises:
         QueryFenced, QueryRetired, CheckpointConflict: If this run may not continue the query.
@@ -371,6 +393,8 @@ def heartbeat(
     else:
         applies = after_batch in (None, query.latest)
     if applies:
+        if after_batch is not None and run.query_id == query.query_id:
+            _apply_offsets(job, run, query, after_batch, offsets)
         until_ms = min(caught_up_ms, job.now_ms)
         if caught_up is None:
             _advance_idle_clock(query, until_ms)

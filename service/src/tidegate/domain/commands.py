@@ -44,6 +44,7 @@ from tidegate.domain.observe import (
     add_substream,
     check_event_times,
     check_room,
+    end_substreams,
     measure,
     observe,
     raise_to_policy,
@@ -311,10 +312,7 @@ def done(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: Au
     """
     _check_known(job, query, names)
     advance_clock(job, now_ms)
-    new = [name for name in names if not job.substreams[query, name].done]
-    for name in new:
-        substream = job.substreams[query, name]
-        substream.done, substream.since_ms = True, job.now_ms
+    new = end_substreams(job, query, names)
     if new:
         _record_action(job, "done", audit, query, new)
     evaluate(job)

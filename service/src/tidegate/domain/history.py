@@ -49,6 +49,8 @@ class Kind(StrEnum):
     RELEARNING = "relearning"
     OFFSETS_SKIPPED = "offsets_skipped"
     OFFSETS_RESTARTED = "offsets_restarted"
+    RESTARTED = "restarted"
+    ENDED = "ended"
     WATERMARK_RESTORED = "watermark_restored"
     UNATTENDED = "unattended"
     HOLD_EXPIRED = "hold_expired"
@@ -86,6 +88,8 @@ class Record:
     offsets_skipped     a batch began above the end of the batch before: ``query``, ``batch_id``, ``count`` (offsets
                         that were never read), ``partitions``
     offsets_restarted   a topic was deleted and created again: the same details as of ``offsets_skipped``
+    restarted           substreams start again, because their partitions are new: ``query``, ``count``, ``substreams``
+    ended               substreams are done, because their source no longer has their partitions: the same details
     watermark_restored  a token restored a watermark that the store had lost: ``watermark``
     unattended          no coordinator evaluated the job for ``unattended_ms``; that time does not count as silence
     hold_expired        a hold expired: ``hold``

@@ -93,6 +93,32 @@ def add_substream(job: JobState, query: str, name: str, policy: Policy | None = 
     return added
 
 
+def restart_substreams(job: JobState, query: str, names: Iterable[str]) -> list[str]:
+    """Let substreams start again without events, and return those that had a watermark or events, or were done.
+
+    Their row counts continue. The maxima of the job remain, because the earlier events were not wrong.
+    """
+    again = []
+    for name in names:
+        known = job.substreams.get((query, name))
+        if known is None or not (known.done or known.max_event_time is not None or known.watermark is not None):
+            continue
+        del job.substreams[query, name]
+        job.delays.pop((query, name), None)
+        add_substream(job, query, name)
+        again.append(name)
+    return again
+
+
+def end_substreams(job: JobState, query: str, names: Iterable[str]) -> list[str]:
+    """End known substreams, so that they never hold the watermark again; return those that were not done."""
+    known = ((name, job.substreams.get((query, name))) for name in names)
+    new = [(name, substream) for name, substream in known if substream is not None and not substream.done]
+    for _, substream in new:
+        substream.done, substream.since_ms = True, job.now_ms
+    return [name for name, _ in new]
+
+
 def observe(job: JobState, query: str, names: Iterable[str], max_event_times: Values, watermarks: Values) -> bool:
     """Apply event times and watermarks to the substreams of a query; return whether any value had an effect.
 

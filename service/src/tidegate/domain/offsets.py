@@ -26,6 +26,8 @@ class BatchOffsets:
         behind_ms: Time since the partition had no record after the end, when the batch was planned; None if unknown.
         open_transactions: Partitions whose records after the end belong to an open transaction.
         batch_id: The batch; None: the batch whose commit tells the offsets. A client may learn them one batch later.
+        started: Substreams whose partitions are new since this batch, or were deleted and created again.
+        ended: Substreams whose partitions the source no longer has since this batch.
     """
 
     partitions: Sequence[str]
@@ -35,6 +37,8 @@ class BatchOffsets:
     behind_ms: Sequence[int | None]
     open_transactions: Sequence[str] = ()
     batch_id: int | None = None
+    started: Sequence[str] = ()
+    ended: Sequence[str] = ()
 
     @property
     def unread(self) -> list[int | None]:

@@ -299,6 +299,17 @@ class Offsets(Request):
         "batch after its commit, and tell them with a later one.",
         examples=[None],
     )
+    started: PartitionNames = Field(
+        default=[],
+        description="Substreams whose partitions are new since this batch, or were deleted and created again. They "
+        "start again: without a watermark, they hold that of the job until they have rows or are idle.",
+        examples=[[]],
+    )
+    ended: PartitionNames = Field(
+        default=[],
+        description="Substreams whose partitions the source no longer has since this batch. They are done.",
+        examples=[[]],
+    )
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
@@ -319,6 +330,8 @@ class Offsets(Request):
             unknown if self.behind_ms is None else self.behind_ms,
             self.open_transactions,
             self.batch_id,
+            self.started,
+            self.ended,
         )
 
 
@@ -376,6 +389,11 @@ class HeartbeatRequest(RunReference):
         description="Substreams that were caught up. Those that were silent for `idle_timeout_ms` become idle. "
         "Null: all substreams of the query.",
         examples=[["landings/2"]],
+    )
+    offsets: Offsets | None = Field(
+        default=None,
+        description="Offsets of the batch `after_batch`. Null if its commit has told them, or the client does not know "
+        "them.",
     )
 
 

@@ -327,8 +327,7 @@ class JobStore:
             reported=reported,
             caught_up=caught_up and members(run.query, caught_up.substreams),
             caught_up_age_ms=caught_up and caught_up.age_ms,
-            offsets=offsets and _offset_columns(offsets),
-            offset_batch_id=batch_id if offsets is None or offsets.batch_id is None else offsets.batch_id,
+            **_offset_arguments(run.query, batch_id, offsets),
         )
         return replies.command_result(reply)
 
@@ -342,8 +341,9 @@ class JobStore:
         token: TokenClaim | None = None,
         now_ms: int | None = None,
         caught_up: Sequence[str] | None = None,
+        offsets: BatchOffsets | None = None,
     ) -> Effect:
-        """Record that a query, or some of its substreams, was caught up."""
+        """Record that a query, or some of its substreams, was caught up, and the offsets of ``after_batch``."""
         return await self._run(
             "heartbeat",
             job,
@@ -354,6 +354,7 @@ class JobStore:
             waited_ms=waited_ms,
             after_batch=after_batch,
             caught_up=None if caught_up is None else members(run.query, caught_up),
+            **_offset_arguments(run.query, after_batch, offsets),
         )
 
     async def sweep(self, job: str, now_ms: int | None = None) -> JobWatermark:
@@ -458,13 +459,18 @@ UNUSED = ("max_lag_ms",)
 """Settings that the functions do not need, because they change neither a watermark nor a record."""
 
 
-def _offset_columns(offsets: BatchOffsets) -> dict[str, Any]:
-    """Return the offsets as an argument. A Lua table has no nil, so False stands for None."""
+def _offset_arguments(query: str, batch_id: int | None, offsets: BatchOffsets | None) -> dict[str, Any]:
+    """Return the offsets as arguments. A Lua table has no nil, so False stands for None.
+
+    ``batch_id`` is the batch of the offsets, unless they name another one.
+    """
+    if offsets is None:
+        return {}
 
     def known(column: Sequence[int | None]) -> list[int | bool]:
         return [False if value is None else value for value in column]
 
-    return {
+    columns = {
         "partitions": offsets.partitions,
         "starts": known(offsets.starts),
         "ends": offsets.ends,
@@ -472,6 +478,9 @@ def _offset_columns(offsets: BatchOffsets) -> dict[str, Any]:
         "behind_ms": known(offsets.behind_ms),
         "open_transactions": offsets.open_transactions,
     }
+    changed = {"started": offsets.started, "ended": offsets.ended}
+    of_batch = {"offset_batch_id": batch_id if offsets.batch_id is None else offsets.batch_id}
+    return {"offsets": columns, **of_batch, **{name: members(query, of) for name, of in changed.items() if of}}
 
 
 def compile_config(config: JobConfig) -> str:

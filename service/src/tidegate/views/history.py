@@ -27,9 +27,10 @@ _KINDS = (
     "began. `fenced`: a newer run replaced a run. `future`: the coordinator ignored event times too far in the "
     "future. `relearning`: delays grew, so the policy learns the lag again. `offsets_skipped`: a batch began above "
     "the end of the batch before, so records were never read. `offsets_restarted`: a topic was deleted and created "
-    "again. `watermark_restored`: a token restored a watermark that the store had lost. `unattended`: no "
-    "coordinator ran for some time, which does not count towards `idle_timeout_ms`. `hold_expired`: a hold expired. "
-    "`action`: an operator or client acted."
+    "again. `restarted`: substreams start again, because their partitions are new. `ended`: substreams are done, "
+    "because their source no longer has their partitions. `watermark_restored`: a token restored a watermark that the "
+    "store had lost. `unattended`: no coordinator ran for some time, which does not count towards `idle_timeout_ms`. "
+    "`hold_expired`: a hold expired. `action`: an operator or client acted."
 )
 
 

@@ -43,6 +43,8 @@ KIND_NAMES: Mapping[Kind, str] = {
     Kind.RELEARNING: "lag learned again",
     Kind.OFFSETS_SKIPPED: "offsets skipped",
     Kind.OFFSETS_RESTARTED: "offsets restarted",
+    Kind.RESTARTED: "substreams restarted",
+    Kind.ENDED: "substreams ended",
     Kind.WATERMARK_RESTORED: "watermark restored",
     Kind.UNATTENDED: "unattended time",
     Kind.HOLD_EXPIRED: "hold expired",

@@ -8,6 +8,7 @@ from tidegate.auth.roles import READERS, REPORTERS
 from tidegate.domain import results
 from tidegate.domain.batches import CaughtUp
 from tidegate.domain.job import Run
+from tidegate.domain.offsets import BatchOffsets
 from tidegate.http.bodies import JsonAnswer, body_of, json_answer
 from tidegate.http.problems import Problem
 from tidegate.http.request import BatchId, CallerOf, Context, ContextOf, JobId, QueryId, allowed
@@ -17,6 +18,7 @@ from tidegate.http.schemas import (
     BeginResult,
     CommitRequest,
     HeartbeatRequest,
+    Offsets,
     Report,
     RunReference,
 )
@@ -111,10 +113,6 @@ async def commit(
     """Commit a batch: its staged reports take effect, and its rows are counted. A repetition changes nothing."""
     token, pieces = context.tokens.claim(job, body.watermark_token), body.pieces(query)
     caught_up = None if body.caught_up is None else CaughtUp(body.caught_up, body.caught_up_age_ms)
-    offsets = None if body.offsets is None else body.offsets.columns
-    if offsets is not None and offsets.batch_id is not None and offsets.batch_id > batch:
-        detail = f"offsets.batch_id is {offsets.batch_id}, but only batches up to {batch} are committed by this call"
-        raise Problem("invalid_request", detail, members={"field": "offsets.batch_id"})
     effect = await context.store.commit(
         job,
         _run(query, body),
@@ -124,7 +122,7 @@ async def commit(
         body.reported,
         token,
         caught_up=caught_up,
-        offsets=offsets,
+        offsets=_offsets_up_to(batch, body.offsets),
     )
     return json_answer(context.reader.command_result(job, effect))
 
@@ -141,6 +139,25 @@ async def heartbeat(
     """Confirm that a query is caught up, so that its silence counts towards the idle timeout."""
     token = context.tokens.claim(job, body.watermark_token)
     effect = await context.store.heartbeat(
-        job, _run(query, body), body.observed_ms, body.waited_ms, body.after_batch, token, caught_up=body.caught_up
+        job,
+        _run(query, body),
+        body.observed_ms,
+        body.waited_ms,
+        body.after_batch,
+        token,
+        caught_up=body.caught_up,
+        offsets=_offsets_up_to(body.after_batch, body.offsets),
     )
     return json_answer(context.reader.command_result(job, effect))
+
+
+def _offsets_up_to(batch: int | None, offsets: Offsets | None) -> BatchOffsets | None:
+    """Return offsets as an argument of a command about a batch; refuse those of a later batch."""
+    if offsets is None:
+        return None
+    if batch is None:
+        raise Problem("invalid_request", "offsets need a batch: set after_batch", members={"field": "after_batch"})
+    if offsets.batch_id is not None and offsets.batch_id > batch:
+        detail = f"offsets.batch_id is {offsets.batch_id}, but this call is about batches up to {batch}"
+        raise Problem("invalid_request", detail, members={"field": "offsets.batch_id"})
+    return offsets.columns

@@ -427,10 +427,11 @@ local function record_skipped(kind, query, batch_id, by_partition)
   return count
 end
 
--- Replace the offsets of a query by those of a later batch, and record the offsets that the batch has skipped.
+-- Replace the offsets of a query by those of a later batch, and record the offsets that the batch has skipped. Return
+-- whether the batch is a later one.
 local function advance_offsets(query, batch_id, columns)
   local before, ends = batches.offsets(query.name), {}
-  if before and batch_id <= before.batch_id then return end
+  if before and batch_id <= before.batch_id then return false end
   if before and batch_id == before.batch_id + 1 then
     local known = batches.offset_columns(query.name)
     for i, partition in ipairs(known.partitions) do ends[partition] = known.ends[i] end
@@ -451,6 +452,18 @@ local function advance_offsets(query, batch_id, columns)
   redis.call('HSET', key.offsets(query.name), 'columns', cmsgpack.pack(columns), 'batch', cmsgpack.pack({
     incarnation = job.incarnation, at_ms = job.now, query_id = query.query_id, batch_id = batch_id, unread = unread,
     skipped = (before and before.skipped or 0) + count}))
+  return true
+end
+
+-- Apply the offsets of a batch, unless those of a later batch were applied. Return whether a substream has changed; the
+-- evaluation that follows then counts it as one that has left.
+local function apply_offsets(query, batch_id, columns)
+  if not advance_offsets(query, batch_id, columns) or job.is_complete then return false end
+  local restarted = observation.restart_substreams(query.name, args.started or {})
+  local ended = observation.end_substreams(query.name, args.ended or {})
+  history.write_substreams('restarted', query.name, history.summary(restarted))
+  history.write_substreams('ended', query.name, history.summary(ended))
+  return #restarted + #ended > 0
 end
 
 -- Commit: apply the staged reports of a batch and account for its rows, exactly once. A large batch commits in steps.
@@ -460,7 +473,7 @@ end
 --        disposition (dropped or diverted), hours_of_job and hours (see ledger.add), or stored pieces of these columns:
 --        stored, members (range); joined (combined reports; absent: see to_combine): version, count, and ranges of pieces;
 --        offsets (absent: unknown; of the batch offset_batch_id): columns partitions, starts, ends, latest, behind_ms;
---        open_transactions
+--        open_transactions; started and ended (members whose partitions are new, or no longer in the source)
 -- reply  applied: false if the batch was already committed; or join: the version of the reports, which the coordinator
 --        must combine
 -- errors query_fenced, query_retired, batch_not_begun, reports_missing
@@ -499,11 +512,13 @@ function commands.commit()
       emission.accept_token(args.token)
       contact(query)
       queries.add_outage(query, args.waited_ms)
-      if progress.commits and args.offsets then advance_offsets(query, args.offset_batch_id, args.offsets) end
+      if progress.commits and args.offsets then
+        progress.has_changed = apply_offsets(query, args.offset_batch_id, args.offsets)
+      end
     end,
     measure, learn, observe, count, end_batch,
     function(progress)
-      if progress.commits then evaluate.evaluate(progress.has_left) end
+      if progress.commits then evaluate.evaluate(progress.has_left or progress.has_changed) end
     end,
     function(progress)
       if not progress.commits then return end
@@ -528,7 +543,7 @@ end
 -- Heartbeat: advance the idle clock of a query that was caught up. While a batch is open, the heartbeat must be about
 -- the batch before it.
 -- args   token, run, observed_ms, waited_ms, after_batch (absent: no check, but no batch may be open), caught_up (members;
---        absent: all)
+--        absent: all); offsets, offset_batch_id, started and ended (as of a commit)
 -- reply  applied: false if the clock did not advance
 -- errors query_fenced, query_retired, checkpoint_conflict
 function commands.heartbeat()
@@ -544,8 +559,11 @@ function commands.heartbeat()
   end
   if applied then
     local time, has_left = math.min(args.observed_ms, job.now), false
+    if args.offsets and args.after_batch and args.run.query_id == query.query_id then
+      has_left = apply_offsets(query, args.offset_batch_id, args.offsets)
+    end
     if args.caught_up then
-      has_left = idleness.time_out_caught_up(query.name, args.caught_up, time - query.outage)
+      has_left = idleness.time_out_caught_up(query.name, args.caught_up, time - query.outage) or has_left
     else
       queries.advance_idle_clock(query, time)
     end

@@ -278,17 +278,7 @@ function commands.done()
     end,
     check_known,
     steps.each_piece(function(progress, piece)
-      assert(not state.changes.is_plain)
-      local _, new = bulk.split_by_set(key.done, piece.members)
-      local active, idle = bulk.split_by_set(key.last_events(query), new)
-      bulk.zadd_each(key.done, bulk.zmscore(key.last_events(query), active), active)
-      bulk.zadd_each(key.done, bulk.zmscore(key.idle(query), idle), idle)
-      idleness.freeze(active)
-      idleness.freeze((bulk.split(idle, followers.idle_ones(idle))))
-      bulk.zadd_all(key.since, job.now, new)
-      for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, new) end
-      bulk.hdel(key.clock_driven, new)
-      history.add(progress.done, new)
+      history.add(progress.done, observation.end_substreams(query, piece.members))
     end),
     function(progress) return finish_action('done', progress.done, true) end,
   })
@@ -317,12 +307,7 @@ local function forget(progress, query, members)
   if #members == 0 then return end
   progress.removed_watermark, progress.removed_event_time =
     highest_of(members, progress.removed_watermark, progress.removed_event_time)
-  for _, name in ipairs({key.max_event_times, key.active, key.frozen, key.done, key.forced_idle, key.since,
-    key.last_events(query), key.idle(query)}) do
-    bulk.zrem(name, members)
-  end
-  followers.remove(members)
-  for _, name in ipairs({key.clock_driven, key.delays, key.learned_lags}) do bulk.hdel(name, members) end
+  observation.remove_substreams(query, members)
   for _, class in ipairs(ROW_CLASSES) do bulk.hdel(key.rows, row_fields(class, members)) end
 end
 

@@ -154,6 +154,44 @@ function observation.add_substreams(query, members, observed)
   for _, member in ipairs(follower_members) do followers.observe(member) end
 end
 
+-- Remove known substreams of a query, in any state.
+function observation.remove_substreams(query, members)
+  for _, name in ipairs({key.max_event_times, key.active, key.frozen, key.done, key.forced_idle, key.since,
+    key.last_events(query), key.idle(query)}) do
+    bulk.zrem(name, members)
+  end
+  followers.remove(members)
+  for _, name in ipairs({key.clock_driven, key.delays, key.learned_lags}) do bulk.hdel(name, members) end
+end
+
+-- Let substreams start again without events. Return those that had a watermark or events, or were done.
+function observation.restart_substreams(query, members)
+  local known, again = membership.split(members), {}
+  local done, times, watermarks = bulk.zmscore(key.done, known), max_event_times.of(known), membership.watermarks(known)
+  for i, member in ipairs(known) do
+    if done[i] or times[i] or watermarks[i] then again[#again + 1] = member end
+  end
+  if #again == 0 then return again end
+  observation.remove_substreams(query, again)
+  observation.add_substreams(query, again, (queries.observed_time(query)))
+  return again
+end
+
+-- End known substreams, so that they never hold the watermark again. Return those that were not done.
+function observation.end_substreams(query, members)
+  assert(not state.changes.is_plain)
+  local _, new = bulk.split_by_set(key.done, (membership.split(members)))
+  local active, idle = bulk.split_by_set(key.last_events(query), new)
+  bulk.zadd_each(key.done, bulk.zmscore(key.last_events(query), active), active)
+  bulk.zadd_each(key.done, bulk.zmscore(key.idle(query), idle), idle)
+  idleness.freeze(active)
+  idleness.freeze((bulk.split(idle, followers.idle_ones(idle))))
+  bulk.zadd_all(key.since, job.now, new)
+  for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, new) end
+  bulk.hdel(key.clock_driven, new)
+  return new
+end
+
 local function has_numbers_only(column, length)
   for i = 1, length do
     if type(column[i]) ~= 'number' then return false end

@@ -199,6 +199,32 @@ def test_offsets_of_a_batch_tell_what_is_unread_and_what_was_never_read() -> Non
     assert batch_offsets([kafka(many, many, None)], LatestOffsets(), 0.0, {}) is None, "too many for a call"
 
 
+@pytest.mark.parametrize(
+    ("columns", "started", "ended"),
+    [
+        (("topic", "partition"), ("t/0", "t/4", "w/0"), ("u/0", "u/1")),
+        # Topic t has been created again, w is new, and u is gone.
+        (("topic",), ("t", "w"), ("u",)),
+        # Partition 0 is one of a topic that was created again. Only partition 4 is new in each topic.
+        (("partition",), ("0", "4"), ()),
+    ],
+)
+def test_offsets_of_a_batch_tell_which_substreams_start_and_end(
+    columns: tuple[str, ...], started: tuple[str, ...], ended: tuple[str, ...]
+) -> None:
+    before = {"t": {"0": 100, "1": 5}, "u": {"0": 3, "1": 0}, "v": {"0": 1}}
+    after = {"t": {"0": 40, "1": 5, "4": 0}, "v": {"0": 2}, "w": {"0": 7}}
+    source = kafka(json.dumps(after), json.dumps(after), json.dumps(before))
+    told = batch_offsets([source], LatestOffsets(), 0.0, {}, substreams=PartitionNames(columns))
+    assert told is not None
+    assert (told.started, told.ended) == (started, ended)
+    first = kafka(json.dumps(after), json.dumps(after), None)
+    for sources, names in (([first], PartitionNames(columns)), ([source], None)):
+        told = batch_offsets(sources, LatestOffsets(), 0.0, {}, substreams=names)
+        assert told is not None
+        assert (told.started, told.ended) == ((), ()), "the first batch, or substreams that are not partitions"
+
+
 def test_the_age_of_a_backlog_is_known_for_days() -> None:
     past = LatestOffsets()
     for minute in range(3 * 24 * 60):
@@ -221,18 +247,17 @@ def test_under_spark_connect_the_progress_of_a_batch_is_evidence() -> None:
     files = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "null")
     unknown = progress("DeltaSource[file:/in]", '{"reservoirVersion":3}', "null")
     told = BatchOffsets(("t/0", "t/1"), (None, None), (5, 7), (5, 7), (0, 0), batch_id=1)
-    assert evidence.of_progress([read, files]) == BatchInput(Evidence(), frozenset({"t/0", "t/1"}))
-    assert evidence.offsets_of(1, [read, files]) == told
-    assert evidence.of_progress([behind]).evidence == Evidence(frozenset({"t/1"}))
+    assert evidence.of_progress(1, [read, files]) == BatchInput(Evidence(), frozenset({"t/0", "t/1"}), told)
+    assert evidence.of_progress(1, [behind]).evidence == Evidence(frozenset({"t/1"}))
     of_classic_session = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "None")
-    assert evidence.of_progress([files]).evidence == Evidence()
-    assert evidence.of_progress([of_classic_session]).evidence == Evidence()
-    assert evidence.of_progress([unknown]).evidence == Evidence(frozenset())
+    assert evidence.of_progress(1, [files]).evidence == Evidence()
+    assert evidence.of_progress(1, [of_classic_session]).evidence == Evidence()
+    assert evidence.of_progress(1, [unknown]).evidence == Evidence(frozenset())
     limited = ProgressEvidenceReader(StreamSources(has_file_limit=True), None)
-    assert limited.of_progress([files]).evidence is None
+    assert limited.of_progress(1, [files]).evidence is None
     declared = ProgressEvidenceReader(StreamSources(has_file_limit=True, are_complete=True), None)
-    assert declared.of_progress([files, unknown]).evidence == Evidence()
-    assert declared.of_progress([behind]).evidence is None, "for Kafka, only the offsets count"
+    assert declared.of_progress(1, [files, unknown]).evidence == Evidence()
+    assert declared.of_progress(1, [behind]).evidence is None, "for Kafka, only the offsets count"
     assert (evidence.when_idle(), ProgressEvidenceReader(StreamSources(has_minimum=True), None).when_idle()) == (
         Evidence(),
         None,

@@ -1,11 +1,14 @@
 """Offsets in the protocol: a commit tells them, and a refusal does not stop the query."""
 
 import shutil
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from tests.support.drivers import Run, Runs, fold
-from tidegate_spark import Job
+from tests.support.local import LocalCoordinator
+from tidegate_spark import Job, limiting_lag
 from tidegate_spark.protocol.evidence import BatchOffsets
 
 
@@ -35,6 +38,20 @@ def test_offsets_that_the_coordinator_refuses_do_not_stop_the_query(
     assert (query["batch_id"], query["batch_open"], query["offsets"]["batch_id"]) == (2, False, 0)
     batch(run, 3, told(12, 20))
     assert job.offsets("q")["skipped"] == 0, "the batches between have not told their offsets"
+
+
+def test_a_restored_substream_is_not_that_of_an_earlier_topic(own: LocalCoordinator, runs: Runs) -> None:
+    """The coordinator loses the job after the topic of one substream was created again, and that of another ended."""
+    job = own.job(config=limiting_lag(timedelta(0)))
+    run = runs.run(job)
+    run.batch(0, a=500, b=100, c=300)
+    opened = run.begin(1)
+    opened.offsets = replace(told(0, 5), started=("a",), ended=("b",))
+    run.report(opened, fold(c=400))
+    run.commit(opened, fold(c=400))
+    own.empty()
+    run.beat(1)
+    assert {row["substream"]: row["max_event_time"] for row in job.substreams()} == {"c": 400}
 
 
 def test_a_batch_that_an_older_checkpoint_plans_again_may_end_elsewhere(job: Job, runs: Runs) -> None:

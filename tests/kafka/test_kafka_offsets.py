@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.kafka import Broker
-from tests.support.kafka_queries import START, count, late, running, until
+from tests.support.kafka_queries import START, count, late, running, states, until
 from tests.support.streams import Sink
 from tidegate_spark import Job, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess
@@ -20,6 +20,10 @@ def job(tidegate: CoordinatorProcess) -> Job:
 
 def offsets(job: Job) -> Any:
     return (job.queries() or [{}])[0].get("offsets")
+
+
+def watermarks(job: Job) -> dict[str, int | None]:
+    return {row["substream"]: row["watermark"] for row in job.substreams()}
 
 
 def skipped(job: Job, kind: str) -> list[dict[str, Any]]:
@@ -89,10 +93,13 @@ def test_records_that_kafka_has_deleted_before_they_were_read_are_recorded(
     assert offsets(job)["skipped"] == 50
 
 
-def test_a_topic_that_was_created_again_is_recorded(
+def test_the_substreams_of_a_topic_that_was_created_again_start_again(
     spark: SparkSession, broker: Broker, job: Job, checkpoint: str
 ) -> None:
-    """Spark continues at the end of the new topic, so the rows that it already has are never read."""
+    """Spark continues at the end of the new topic, so the rows that it already has are never read.
+
+    The new partitions hold the watermark until each has a row, whatever the old partitions had.
+    """
     topic, sink = broker.topic(2), Sink()
     df = broker.stream(spark, topic, failOnDataLoss="false")
     read_a_hundred_rows_of_each_partition(job, broker, topic, df, sink, checkpoint)
@@ -101,11 +108,48 @@ def test_a_topic_that_was_created_again_is_recorded(
     broker.send(topic, 0, [("b", START + 1000 + each) for each in range(40)])
     with running(job, df, sink, checkpoint):
         until(lambda: bool(skipped(job, "offsets_restarted")), "the batch that reads the new topic is committed")
-        broker.send(topic, 0, [("c", START + 2000)])
+        before = job.status()["watermark"]
+        assert watermarks(job) == {f"{topic}/0": None, f"{topic}/1": None}
+        broker.send(topic, 0, [("c", START + 60_000)])
         until(lambda: "c" in {k for rows in sink.on_time.values() for k, _ in rows}, "the query goes on")
+        until(lambda: watermarks(job)[f"{topic}/0"] == START + 59_000, "the batch is committed")
+        assert job.status()["watermark"] == before, "the other partition has had no row yet"
+        broker.send(topic, 1, [("d", START + 50_000)])
+        until(lambda: job.status()["watermark"] == START + 49_000, "the watermark goes on")
+    assert late(sink) == 0
+    (restarted,) = skipped(job, "restarted")
+    assert (restarted["count"], len(restarted["substreams"])) == (2, 2)
     (record,) = skipped(job, "offsets_restarted")
     assert (record["count"], sorted(record["partitions"])) == (40, [f"{topic}/0", f"{topic}/1"])
     assert "b" not in {k for rows in sink.on_time.values() for k, _ in rows}
+
+
+def test_a_topic_that_has_left_the_pattern_does_not_hold_the_watermark(
+    spark: SparkSession, broker: Broker, tidegate: CoordinatorProcess, checkpoint: str
+) -> None:
+    """When it is there again, its first rows hold the watermark, as those of a new topic do."""
+    job = tidegate.job(config=limiting_lag(timedelta(seconds=1), idle_timeout=timedelta(minutes=5)))
+    name, sink = broker.topic(1), Sink()
+    other = broker.topic(1, f"{name}-other")
+    broker.send(other, 0, [("b", START)])
+    with (
+        broker.traffic(name, (0,), START),
+        running(job, broker.stream(spark, f"{name}.*", failOnDataLoss="false"), sink, checkpoint),
+    ):
+        until(lambda: job.status()["watermark"] == START - 1000, "the topic that is behind holds the watermark")
+        broker.delete_topic(other)
+        until(lambda: (job.status()["watermark"] or 0) > START, "the watermark passes the topic that has gone")
+        assert states(job)[f"{other}/0"] == "done"
+        broker.topic(1, other)
+        until(lambda: states(job)[f"{other}/0"] == "active", "the new topic holds the watermark")
+        at = int(job.status()["watermark"])
+        broker.send(other, 0, [("new", at + each) for each in range(10)])
+        until(lambda: watermarks(job)[f"{other}/0"] == at + 9 - 1000, "its rows are read")
+    assert late(sink) == 0
+    assert [record["substreams"] for kind in ("ended", "restarted") for record in skipped(job, kind)] == [
+        [f"q/{other}/0"],
+        [f"q/{other}/0"],
+    ]
 
 
 def test_an_open_transaction_is_named(spark: SparkSession, broker: Broker, job: Job, checkpoint: str) -> None:

@@ -97,6 +97,11 @@ class Broker(LocalBroker):
             self._producer.produce(topic, json.dumps({"k": k, "t": t}).encode(), key, partition=0)
         self._producer.flush()
 
+    def send_undated(self, topic: str, value: bytes) -> None:
+        """Send a value without a time, which is the time -1, to partition 0. The producer of Java refuses it."""
+        self._producer.produce(topic, value, partition=0, timestamp=-1)
+        self._producer.flush()
+
     def send_at(self, spark: SparkSession, topic: str, records: Iterable[tuple[str, int]]) -> None:
         """Send values with the times of their records, in milliseconds, to partition 0.
 
@@ -168,12 +173,12 @@ class Broker(LocalBroker):
             thread.join()
 
     def stream(self, spark: SparkSession, topics: str, **options: object) -> DataFrame:
-        """Return the rows of topics: ``topic``, ``partition``, ``offset``, ``k`` and ``t``."""
+        """Return the rows of topics, or of a pattern: ``topic``, ``partition``, ``offset``, ``k`` and ``t``."""
         reader = (
             spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.address)
             .option("startingOffsets", "earliest")
-            .option("subscribe", topics)
+            .option("subscribePattern" if "*" in topics else "subscribe", topics)
         )
         for name, value in options.items():
             reader = reader.option(name.replace("__", "."), str(value))

@@ -2,7 +2,7 @@
 
 The evidence is Spark's idle event: a trigger found no new data. The heartbeat reports the time of this event, because a
 query that waits for its next trigger observes no input. Under Spark Connect, the progress of a batch is evidence, too:
-it has the offsets, which the batch function cannot read.
+it has the offsets, which the batch function cannot read, and the heartbeat tells them.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.errors import TidegateError
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
-from tidegate_spark.protocol.evidence import Evidence
+from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.sources.running import EvidenceReader, unix_s
 from tidegate_spark.spark_session import is_connect
@@ -54,12 +54,12 @@ class Terminated(Event):
 class Finished(Event):
     """The run has finished a batch, which Spark planned at ``at_s`` (Unix time) or later.
 
-    ``evidence`` is the evidence in its progress; None without evidence, or if the begin has contributed it.
+    ``told`` is what its progress tells; nothing if the calls about the batch have told it.
     """
 
     batch_id: int
     at_s: float = 0.0
-    evidence: Evidence | None = None
+    told: BatchInput = NOTHING_KNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class HeartbeatListener(StreamingQueryListener):
         # If "addBatch" is missing, no batch ran. The progress then has the number of the next batch.
         progress = event.progress
         if "addBatch" in progress.durationMs:
-            at_s, evidence = unix_s(progress.timestamp), self._evidence.of_progress(progress.sources).evidence
-            self.put(Finished(str(progress.runId), progress.batchId, at_s, evidence))
+            told = self._evidence.of_progress(progress.batchId, progress.sources)
+            self.put(Finished(str(progress.runId), progress.batchId, unix_s(progress.timestamp), told))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         self.put(Idle(str(event.runId), unix_s(event.timestamp)))
@@ -153,19 +153,20 @@ class HeartbeatListener(StreamingQueryListener):
         self._spark.streams.removeListener(self)
 
     def _handle_events(self, run_id: str) -> None:
-        unsent: Finished | None = None  # the evidence of the last batch, if later events were waiting
+        unsent: Finished | None = None  # the last batch, if later events were waiting
         while not isinstance(event := self._next(run_id), Terminated):
             if isinstance(event, Finished):
                 self._finished, self._knows_finished = event.batch_id, True
-                unsent = None if event.evidence is None else event
+                unsent = None if event.told == NOTHING_KNOWN else event
                 if unsent is not None and self._events.empty():
-                    self._send(unsent.at_s, unsent.evidence)
+                    self._send(unsent.at_s, unsent.told)
                     unsent = None
             elif isinstance(event, Idle) and self._events.empty():
-                self._send(event.at_s, self._evidence.when_idle())
+                offsets = None if unsent is None else unsent.told.offsets
+                self._send(event.at_s, BatchInput(self._evidence.when_idle(), offsets=offsets))
                 unsent = None
         if unsent is not None:
-            self._send(unsent.at_s, unsent.evidence)
+            self._send(unsent.at_s, unsent.told)
         self._session.close()
         self._evidence.close()
         atexit.unregister(self.leave)
@@ -177,8 +178,8 @@ class HeartbeatListener(StreamingQueryListener):
             pass
         return event
 
-    def _send(self, at_s: float, evidence: Evidence | None) -> None:
-        """Send a heartbeat. Without evidence, it only tells that the query is alive."""
+    def _send(self, at_s: float, told: BatchInput) -> None:
+        """Send a heartbeat. Without evidence and offsets, it only tells that the query is alive."""
         # A failed heartbeat is not retried: the next event carries newer evidence.
         try:
             checkpoint = self._session.checkpoint
@@ -187,7 +188,7 @@ class HeartbeatListener(StreamingQueryListener):
                     return
                 self._finished, self._knows_finished = checkpoint.finished(), True
             age_s = max(0.0, time.time() - at_s)
-            self._session.run(self._session.protocol.heartbeat(age_s, self._finished, evidence))
+            self._session.run(self._session.protocol.heartbeat(age_s, self._finished, told.evidence, told.offsets))
         except (TidegateError, OSError) as error:  # an OSError comes from the checkpoint's file system
             self._failures.failed(error)
         else:

@@ -165,8 +165,7 @@ class NativeListener(StreamingQueryListener):
         if not progress.durationMs().containsKey("addBatch"):
             return
         sources = [SourceProgress.fromJObject(each) for each in progress.sources()]
-        batch_input = self._evidence.of_progress(sources)
-        offsets = self._evidence.offsets_of(progress.batchId(), sources)
+        batch_input = self._evidence.of_progress(progress.batchId(), sources)
         of = None if batch_input.evidence is None else batch_input.evidence.substreams
         self._waiting.put(
             WrittenEvidence(
@@ -175,7 +174,7 @@ class NativeListener(StreamingQueryListener):
                 batch_input.evidence is not None,
                 None if of is None else sorted(of),
                 sorted(batch_input.partitions),
-                None if offsets is None else asdict(offsets),
+                None if batch_input.offsets is None else asdict(batch_input.offsets),
             )
         )
 

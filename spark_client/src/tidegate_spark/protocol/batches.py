@@ -251,7 +251,7 @@ class Batches:
             )
             answer = yield from self._commit(batch, fold, policy, None)
         self.job_watermark = answer["watermark"]
-        yield Locked(self._registration.committed(answer, batch.batch_id, fold.max_event_times()))
+        yield Locked(self._registration.committed(answer, batch.batch_id, fold.max_event_times(), batch.offsets))
         return answer
 
     def _commit(

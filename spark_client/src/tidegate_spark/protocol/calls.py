@@ -104,13 +104,22 @@ class QueryCalls(Coordinator):
         return self._call_about("POST", batch_id, ":commit", body, policy)
 
     def heartbeat(
-        self, age_s: float, after_batch: int | None, substreams: Sequence[str] | None = None
+        self,
+        age_s: float,
+        after_batch: int | None,
+        substreams: Sequence[str] | None = None,
+        offsets: BatchOffsets | None = None,
     ) -> Procedure[Answer]:
-        """Report, in one attempt, that the query (or these substreams) was caught up ``age_s`` seconds ago."""
+        """Report, in one attempt, that the query (or these substreams) was caught up ``age_s`` seconds ago.
+
+        The call may tell the offsets of ``after_batch`` or of an earlier batch.
+        """
         caller = yield from self.caller()
         about: dict[str, Any] = {"observed_ms": self.coordinator_ms(age_s), "after_batch": after_batch}
         if substreams is not None:
             about["caught_up"] = substreams
+        if offsets is not None:
+            about["offsets"] = asdict(offsets)
         body = self._with_caller(caller, self.waited_s, about)
         answer = yield from self.call("POST", f"/queries/{self.settings.query}:heartbeat", body, ONE_ATTEMPT)
         self.keep_token(answer)

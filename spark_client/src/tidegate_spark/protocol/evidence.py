@@ -42,6 +42,8 @@ class BatchOffsets:
         behind_ms: About how old the oldest unread record then was, in milliseconds; None if unknown.
         open_transactions: Partitions whose unread records belong to an open transaction.
         batch_id: The batch, if it is an earlier one than the batch whose commit tells the offsets.
+        started: Substreams whose partitions are new since the batch, or were deleted and created again.
+        ended: Substreams whose partitions the source no longer has since the batch.
     """
 
     partitions: tuple[str, ...]
@@ -51,6 +53,8 @@ class BatchOffsets:
     behind_ms: tuple[int | None, ...]
     open_transactions: tuple[str, ...] = ()
     batch_id: int | None = None
+    started: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
 
     @property
     def counts(self) -> list[int] | None:

@@ -11,7 +11,14 @@ from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure, ReadPlannedMs, Result
-from tidegate_spark.protocol.evidence import ALL_CAUGHT_UP, NOTHING_KNOWN, BatchInput, Evidence, ProcessingTime
+from tidegate_spark.protocol.evidence import (
+    ALL_CAUGHT_UP,
+    NOTHING_KNOWN,
+    BatchInput,
+    BatchOffsets,
+    Evidence,
+    ProcessingTime,
+)
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
@@ -250,7 +257,11 @@ class QueryProtocol:
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, age_s: float, after_batch: int | None, evidence: Evidence | None = ALL_CAUGHT_UP
+        self,
+        age_s: float,
+        after_batch: int | None,
+        evidence: Evidence | None = ALL_CAUGHT_UP,
+        offsets: BatchOffsets | None = None,
     ) -> Procedure[None]:
         """Report what was caught up ``age_s`` seconds ago, and restore state that the coordinator has lost.
 
@@ -258,6 +269,7 @@ class QueryProtocol:
             age_s: Time since the substreams were caught up, in seconds.
             after_batch: The last batch that the query had finished at that time; None if it had finished none.
             evidence: The evidence. None: no evidence; the heartbeat only tells that the query is alive.
+            offsets: The offsets of that batch or an earlier one; None if its commit has told them.
 
         Raises:
             TidegateError: If the heartbeat fails. The next heartbeat carries newer evidence.
@@ -266,7 +278,7 @@ class QueryProtocol:
         if self._fixes_input_at_start:
             age_s = max(age_s, self.calls.now().at_s - self._started.at_s)
         try:
-            answer = yield from self.calls.heartbeat(age_s, after_batch, self._named(evidence))
+            answer = yield from self.calls.heartbeat(age_s, after_batch, self._named(evidence), offsets)
         except JobMissing as missing:
             yield Locked(self._restore_job(missing, after_batch))
             return

@@ -13,6 +13,7 @@ from tidegate_spark.errors import JobDeleted, JobMissing
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import HasCheckpoint, Locked, Procedure
+from tidegate_spark.protocol.evidence import BatchOffsets
 from tidegate_spark.protocol.progress import Progress
 from tidegate_spark.protocol.reports import reports_of_max_event_times
 from tidegate_spark.protocol.retry import RetryPolicy
@@ -254,9 +255,13 @@ class QueryRegistration:
         progress.restore_with(max_event_times)
         yield from progress.save()
 
-    def committed(self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int]) -> Procedure[None]:
+    def committed(
+        self, answer: Answer, batch_id: int, max_event_times: Mapping[str, int], offsets: BatchOffsets | None
+    ) -> Procedure[None]:
         """Record and store an acknowledged commit; run this procedure locked."""
         progress = yield from self.progress()
+        if offsets is not None:
+            progress.forget([*offsets.started, *offsets.ended])
         progress.commit(batch_id, max_event_times, answer["watermark_token"], answer["applied"])
         yield from progress.save()
 

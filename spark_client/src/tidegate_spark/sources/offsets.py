@@ -112,6 +112,38 @@ def _partitions(offset: Any) -> Mapping[Partition, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionChanges:
+    """The partitions of Kafka before and after a batch.
+
+    Attributes:
+        kept: Those that the sources had before, and still have.
+        new: Those that they had not before.
+        recreated: Those whose topic was deleted and created again, because the batch ends below its start.
+        gone: Those that they no longer have.
+    """
+
+    kept: frozenset[Partition]
+    new: frozenset[Partition]
+    recreated: frozenset[Partition]
+    gone: frozenset[Partition]
+
+    @classmethod
+    def of(cls, sources: Sequence[SourceOffsets]) -> "PartitionChanges":
+        """Return the changes in the sources whose start and end are known."""
+        starts: dict[Partition, int] = {}
+        ends: dict[Partition, int] = {}
+        for source in sources:
+            start, end = partitions_of(source.committed), partitions_of(source.end)
+            if start is not None and end is not None:
+                starts.update(start)
+                ends.update(end)
+        both = frozenset(starts.keys() & ends.keys())
+        recreated = frozenset(each for each in both if ends[each] < starts[each])
+        new, gone = frozenset(ends.keys() - starts.keys()), frozenset(starts.keys() - ends.keys())
+        return cls(both - recreated, new, recreated, gone)
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionNames:
     """The names of the substreams that are partitions or topics of Kafka.
 
@@ -128,6 +160,14 @@ class PartitionNames:
     def all_of(self, read: ReadPartitions) -> frozenset[str]:
         """Return the substreams of all partitions that the source has."""
         return self._named(read.caught_up | read.behind)
+
+    def started(self, changes: PartitionChanges) -> frozenset[str]:
+        """Return the substreams that start with the batch: a partition was created again, or all of them are new."""
+        return self._named(changes.recreated) | (self._named(changes.new) - self._named(changes.kept))
+
+    def ended(self, changes: PartitionChanges) -> frozenset[str]:
+        """Return the substreams all of whose partitions the source no longer has."""
+        return self._named(changes.gone) - self._named(changes.recreated | changes.new | changes.kept)
 
     def _named(self, partitions: Iterable[Partition]) -> frozenset[str]:
         return frozenset(self._name(topic, number) for topic, number in partitions)
@@ -193,6 +233,7 @@ def batch_offsets(
     at_s: float,
     firsts: Mapping[Partition, int],
     in_transaction: Collection[Partition] = (),
+    substreams: PartitionNames | None = None,
 ) -> BatchOffsets | None:
     """Return the offsets of a batch in the partitions of Kafka; None if it has none, or too many for a call.
 
@@ -202,6 +243,7 @@ def batch_offsets(
         at_s: Time at which the offsets were read.
         firsts: First offset that Kafka still had in a partition, before the batch was read. Partitions may be missing.
         in_transaction: Partitions whose unread records belong to an open transaction.
+        substreams: The names of the substreams that are partitions of Kafka; None if they are not.
     """
     rows: dict[Partition, tuple[int | None, int, int | None]] = {}
     known: dict[Partition, int] = {}
@@ -226,4 +268,10 @@ def batch_offsets(
     )
     open_ones = tuple(name for name, partition in zip(names, rows, strict=True) if partition in in_transaction)
     first, end_, lasts = (tuple(column) for column in zip(*rows.values(), strict=True))
-    return BatchOffsets(names, first, end_, lasts, behind, open_ones)
+    started, ended = frozenset[str](), frozenset[str]()
+    if substreams is not None:
+        changes = PartitionChanges.of(sources)
+        started, ended = substreams.started(changes), substreams.ended(changes)
+    return BatchOffsets(
+        names, first, end_, lasts, behind, open_ones, started=tuple(sorted(started)), ended=tuple(sorted(ended))
+    )

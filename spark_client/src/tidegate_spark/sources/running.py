@@ -162,8 +162,8 @@ class DriverEvidenceReader:
         """Return what the running batch and earlier batches contain."""
         return self._read(is_idle=False)
 
-    def of_progress(self, sources: Iterable[SourceProgress]) -> BatchInput:
-        """Return nothing: the begin of the batch has contributed its evidence."""
+    def of_progress(self, batch_id: int, sources: Iterable[SourceProgress]) -> BatchInput:
+        """Return nothing: the begin of the batch has contributed its evidence, and its commit the offsets."""
         return NOTHING_KNOWN
 
     def when_idle(self) -> Evidence | None:
@@ -231,7 +231,7 @@ class DriverEvidenceReader:
             self._firsts_fail += 1
             if self._firsts_fail == ATTEMPTS and not self._is_stopped():
                 self._log.warning("the client cannot ask Kafka which records it has deleted", exc_info=True)
-        return batch_offsets(sources, self._past, at_s, firsts, in_transaction)
+        return batch_offsets(sources, self._past, at_s, firsts, in_transaction, self._names)
 
 
 def _partitions(sources: Iterable[SourceOffsets]) -> set[Partition]:
@@ -255,18 +255,17 @@ class ProgressEvidenceReader:
         self._sources, self._names = sources, names
         self._past = LatestOffsets()
 
-    def of_progress(self, sources: Iterable[SourceProgress]) -> BatchInput:
+    def of_progress(self, batch_id: int, sources: Iterable[SourceProgress]) -> BatchInput:
         """Return what a finished batch and earlier batches contain.
 
         Args:
+            batch_id: The batch.
             sources: The progress of the sources. Each latest offset is the one by which Spark planned the batch.
         """
-        return input_of(partitions_read(self._offsets(sources)), self._names)
-
-    def offsets_of(self, batch_id: int, sources: Iterable[SourceProgress]) -> BatchOffsets | None:
-        """Return the offsets of a finished batch in the partitions of Kafka; None if they are not known."""
-        offsets = batch_offsets(self._offsets(sources), self._past, time.time(), {})
-        return None if offsets is None else replace(offsets, batch_id=batch_id)
+        read = self._offsets(sources)
+        offsets = batch_offsets(read, self._past, time.time(), {}, substreams=self._names)
+        told = None if offsets is None else replace(offsets, batch_id=batch_id)
+        return replace(input_of(partitions_read(read), self._names), offsets=told)
 
     def _offsets(self, sources: Iterable[SourceProgress]) -> list[SourceOffsets]:
         return [

@@ -45,9 +45,10 @@ KAFKA_SUMS := examples/flights/connector.sha256 tests/kafka/jars.sha256
 # Version of Spark: version of Scala, and of the connector. connector.xml has those for Spark 4.3.
 CONNECTORS := 3.5:2.12:3.5.7 4.0:2.13:4.0.0 4.1:2.13:4.1.1 4.2:2.13:4.2.0
 COPY_JARS := mvn --quiet --batch-mode -Dstyle.color=never --strict-checksums dependency:copy-dependencies -DincludeScope=runtime
+NEEDS_MAVEN = command -v mvn >/dev/null || { echo "Cannot set up $(@D): install Maven; on Debian: apt-get install maven" >&2; exit 1; }
 
 $(KAFKA_READY): tests/kafka/broker.xml examples/flights/connector.xml $(KAFKA_SUMS) $(READY)
-	@command -v mvn >/dev/null || { echo "Cannot download Kafka: install Maven; on Debian: apt-get install maven" >&2; exit 1; }
+	@$(NEEDS_MAVEN)
 	@rm -rf $(@D)
 	@echo "Setting up $(@D): downloading Kafka (130 MB) ..."
 	@$(COPY_JARS) --file tests/kafka/broker.xml -DoutputDirectory=$(CURDIR)/$(@D)/broker
@@ -135,6 +136,7 @@ test-kafka: $(READY) ## run the tests with a Kafka broker, if Maven is installed
 TABLES_READY := $(VENV)/tables/.ready
 
 $(TABLES_READY): tests/tables/jars.xml tests/tables/jars.sha256 $(READY)
+	@$(NEEDS_MAVEN)
 	@rm -rf $(@D)
 	@$(COPY_JARS) --file tests/tables/jars.xml -DoutputDirectory=$(CURDIR)/$(@D)
 	@cd $(@D) && sha256sum --check --quiet $(CURDIR)/tests/tables/jars.sha256
@@ -199,8 +201,13 @@ fault-table: $(READY) ## write the table of the last make faults into docs/expla
 faults: $(READY) ## inject faults into real processes and check every answer (30 minutes; MINUTES=n, SEED=n repeats a run)
 	@$(BIN)/python -m tests.faults.suite --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED))
 
-bench: $(READY) $(if $(filter flink,$(BENCH)),$(FLINK_READY)) $(if $(filter kafka,$(BENCH)),$(KAFKA_READY)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small, kafka or flink)
-	@$(BIN)/python -m benchmarks $(BENCH)
+# What a benchmark needs besides $(READY). Tables have the same Spark as in test-tables.
+BENCH_NEEDS_flink := $(FLINK_READY)
+BENCH_NEEDS_kafka := $(KAFKA_READY)
+BENCH_NEEDS_tables := $(TABLES_READY) $(VENV)/spark-4.1/.ready
+
+bench: $(READY) $(BENCH_NEEDS_$(BENCH)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small, kafka, tables or flink)
+	@$(if $(filter tables,$(BENCH)),$(VENV)/spark-4.1/bin,$(BIN))/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## measure windows with four values of allowed lateness, over a thousand batches or more (an hour)
 	@$(BIN)/python -m benchmarks lateness

@@ -24,6 +24,7 @@ from benchmarks import (
     scripts,
     small_batches,
     sweeps,
+    tables,
     tenants,
     waiting,
 )
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "native": overhead.run_native,
     "small": small_batches.run,
     "kafka": kafka.run,
+    "tables": tables.run,
     "lateness": lateness.run,
     "page": page.run,
     "flink": side_by_side.run,

@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.overhead import batches_of, session
-from benchmarks.paired import BASELINE, CONTROL, interleave
-from benchmarks.results import Row, Spread, ratios
+from benchmarks.overhead import batches_of, session, two_passes
+from benchmarks.paired import BASELINE, CONTROL, COORDINATED, compare, interleave
+from benchmarks.results import Row, Spread
 from examples.flights.broker import LocalBroker
 from examples.flights.spark import connector
 from tidegate_spark import limiting_lag
@@ -34,7 +34,6 @@ SUBSTREAMS = (1, 64, 256)
 SMALL_ROWS, SMALL_BATCHES, WARM_UP = 100, 12, 4
 PARTITIONS = (1, 10, 100)
 START = 1_700_000_000_000
-BY_HAND, AGAIN = "by hand", "by hand again"
 
 
 class Topic:
@@ -90,7 +89,7 @@ class Bench:
 
     def by_hand(self) -> list[float]:
         """Look at all rows before the function, as any client must."""
-        return self._written(_two_passes)
+        return self._written(two_passes(_aggregate, ["k"], persist=True))
 
     def coordinated(self, substream: list[str]) -> list[float]:
         """Run the function with coordination, in a new job."""
@@ -116,13 +115,6 @@ def _aggregate(df: DataFrame, batch_id: int) -> None:
     df.groupBy(F.window("t", "1 hour"), "k").count().write.format("noop").mode("overwrite").save()
 
 
-def _two_passes(df: DataFrame, batch_id: int) -> None:
-    df.persist()
-    df.groupBy("k").agg(F.max("t")).collect()
-    _aggregate(df, batch_id)
-    df.unpersist()
-
-
 def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
     """Measure large batches for each number of substreams, and small ones for each number of partitions."""
     broker = LocalBroker(out / f"broker-{uuid.uuid4()}")
@@ -130,7 +122,7 @@ def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
         broker.start()
         with (
             CoordinatorProcess(out / f"coordinator-{uuid.uuid4()}") as coordinator,
-            session(connector()) as spark,
+            session({"spark.jars": connector()}) as spark,
         ):
             return [
                 *_large(coordinator, spark, broker, out, rounds, show),
@@ -151,23 +143,14 @@ def _large(
     rows: list[Row] = []
     topic = Topic(spark, broker, LARGE_PARTITIONS, ROWS, LARGE_BATCHES)
     for substreams in SUBSTREAMS:
-        show(f"{ROWS:,} rows per batch, {substreams} substream(s):")
         bench = Bench(coordinator, topic, out, substreams, warm_up=1)
-        measurements: dict[str, Callable[[], list[float]]] = {
-            BASELINE: bench.bare,
-            BY_HAND: bench.by_hand,
-            AGAIN: bench.by_hand,
-            "coordinated": partial(bench.coordinated, ["k"]),
-        }
-        found = interleave(measurements, rounds, show)
-        seconds = {name: [sum(each) for each in batches] for name, batches in found.items()}
+
+        def total(measurement: Callable[[], list[float]]) -> Callable[[], float]:
+            return lambda: sum(measurement())
+
+        coordinated = {COORDINATED: total(partial(bench.coordinated, ["k"]))}
         name = f"{substreams} substream(s)"
-        rows += [
-            Row(f"{name}: {BY_HAND} / {BASELINE}", ratios(seconds[BY_HAND], seconds[BASELINE])),
-            Row(f"{name}: coordinated / {BASELINE}", ratios(seconds["coordinated"], seconds[BASELINE])),
-            Row(f"{name}: {AGAIN} / {BY_HAND} (control)", ratios(seconds[AGAIN], seconds[BY_HAND])),
-            Row(f"{name}: coordinated / {BY_HAND}", ratios(seconds["coordinated"], seconds[BY_HAND]), at_most=1.05),
-        ]
+        rows += compare(name, total(bench.bare), total(bench.by_hand), coordinated, rounds, show)
     return rows
 
 

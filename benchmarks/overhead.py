@@ -1,15 +1,15 @@
 """The cost of coordination for a batch of ten million rows.
 
-The benchmark compares each reporting mode with the same aggregate without coordination. The aggregate has hourly
-windows by substream, read from Parquet and written to Parquet. Timestamps have 64 bits, as in table formats. The time
-of a batch is ``triggerExecution`` in Spark's progress. The first batch of a query is not timed, because it includes the
-start of the query, and queries usually run for months.
+The benchmark compares each reporting mode with the same aggregate without coordination, and with two passes over the
+rows that are written by hand. The aggregate has hourly windows by substream, read from Parquet and written to Parquet.
+Timestamps have 64 bits, as in table formats. The time of a batch is ``triggerExecution`` in Spark's progress. The first
+batch of a query is not timed, because it includes the start of the query, and queries usually run for months.
 """
 
 import shutil
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,21 +18,27 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from benchmarks.paired import BASELINE, CONTROL, compare, interleave
+from benchmarks.paired import BASELINE, CONTROL, COORDINATED, compare, interleave
 from benchmarks.results import Row, Spread, ratios
 from tidegate_spark import Stream, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, ensure_java
 
 ROWS = 10_000_000
-BATCHES = {256: 4, 1: 8}
+BATCHES = {256: 4, 64: 4, 1: 8}
 """Number of batches by number of substreams, so that a round takes long enough to measure."""
 ONE = "native, one substream"
-TARGETS = {256: {"driver": 1.8}, 1: {"driver": 1.4}}
-"""Highest ratio by number of substreams and variant."""
+TARGETS = {256: {COORDINATED: 1.8}, 64: {}, 1: {COORDINATED: 1.4}}
+"""Highest ratio to the query without coordination, by number of substreams and variant."""
+FILE_LIMITS = {
+    "parquet": "maxFilesPerTrigger",
+    "delta": "maxFilesPerTrigger",
+    "iceberg": "streaming-max-files-per-micro-batch",
+}
+"""The option of each source that limits the files of a batch."""
 
 
-def session(jars: str = "") -> SparkSession:
-    """Start a session, with these jars in its class path."""
+def session(settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Start a session, with these settings and those of all benchmarks."""
     ensure_java()
     builder = (
         SparkSession.builder.appName("overhead")
@@ -43,8 +49,10 @@ def session(jars: str = "") -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", False)
         .config("spark.ui.showConsoleProgress", False)
+        .config("spark.sql.streaming.schemaInference", True)
+        .config(map=dict(settings or {}))
     )
-    spark = (builder.config("spark.jars", jars) if jars else builder).getOrCreate()
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -65,6 +73,25 @@ def hourly(df: DataFrame) -> DataFrame:
     )
 
 
+def two_passes(
+    function: Callable[[DataFrame, int], None], keys: list[str], persist: bool
+) -> Callable[[DataFrame, int], None]:
+    """Return a function that takes the max event time of each substream, and then calls ``function``.
+
+    A client must look at all rows of a batch before it hands them over, so this is the least that it can do.
+    """
+
+    def run(df: DataFrame, batch_id: int) -> None:
+        if persist:
+            df.persist()
+        df.groupBy(*keys).agg(F.max("t")).collect()
+        function(df, batch_id)
+        if persist:
+            df.unpersist()
+
+    return run
+
+
 @dataclass(frozen=True, slots=True)
 class Durations:
     """The seconds of a query's batches, without the first batch.
@@ -79,25 +106,35 @@ class Durations:
 
 
 class Overhead:
-    """The measurements for one number of substreams."""
+    """The measurements for one source and one number of substreams.
 
-    def __init__(self, spark: SparkSession, coordinator: CoordinatorProcess, out: Path, substreams: int) -> None:
-        self._spark, self._coordinator, self._out, self.substreams = spark, coordinator, out, substreams
-        self._batches = BATCHES[substreams]
-        self._input = out / f"overhead-{substreams}-{self._batches}"
-        if not (self._input / "_SUCCESS").exists():
+    The two passes by hand read a batch twice, as the client does, because this is cheaper: if they persisted it, they
+    took 1.9 times as long for Parquet, 2.0 times for Delta Lake and 1.6 times for Iceberg.
+    """
+
+    def __init__(
+        self, spark: SparkSession, coordinator: CoordinatorProcess, out: Path, substreams: int, source: str = "parquet"
+    ) -> None:
+        self._spark, self._coordinator, self._out, self._source = spark, coordinator, out, source
+        self._substreams, self._batches = substreams, BATCHES[substreams]
+        self._keys = [] if substreams == 1 else ["k"]
+        name = f"{source}_{substreams}_{self._batches}"
+        self._input, made = str(out / "inputs" / name), out / f"{name}.made"
+        self._table = f"lake.inputs.{name}" if source == "iceberg" else self._input
+        if not made.exists():
             self._make()
-        self._schema = spark.read.parquet(str(self._input)).schema
+            made.touch()
 
     def _make(self) -> None:
         """Write the input: for each batch, the rows of one day in two files.
 
         The substream and the disorder of a row depend on the row's number only.
         """
+        shutil.rmtree(self._input, ignore_errors=True)  # from a run that was stopped
         number = F.col("id")
         for batch in range(self._batches):
             rows = self._spark.range(0, ROWS, 1, 2).select(
-                F.format_string("substream-%03d", F.pmod(F.hash(number), F.lit(self.substreams))).alias("k"),
+                F.format_string("substream-%03d", F.pmod(F.hash(number), F.lit(self._substreams))).alias("k"),
                 F.timestamp_millis(
                     F.lit(1_700_000_000_000 + batch * 86_400_000)
                     + number * 8
@@ -105,11 +142,11 @@ class Overhead:
                 ).alias("t"),
                 (F.rand(batch) * 1000).alias("v"),
             )
-            rows.write.mode("append").parquet(str(self._input))
+            rows.write.format(self._source).mode("append" if batch else "errorifexists").save(self._table)
 
     def _rows(self) -> DataFrame:
-        reader = self._spark.readStream.schema(self._schema).option("maxFilesPerTrigger", 2)
-        return reader.parquet(str(self._input))
+        reader = self._spark.readStream.format(self._source).option(FILE_LIMITS[self._source], 2)
+        return reader.load(self._table)
 
     def _aggregate(self, df: DataFrame, batch_id: int) -> None:
         """Write hourly windows, as a user's function would do."""
@@ -126,10 +163,17 @@ class Overhead:
 
     def bare(self) -> float:
         """Return the seconds of the query without coordination."""
-        writer = self._rows().writeStream.foreachBatch(self._aggregate).trigger(availableNow=True)
+        return self._written(self._aggregate)
+
+    def by_hand(self) -> float:
+        """Return the seconds of the query with two passes over the rows."""
+        return self._written(two_passes(self._aggregate, self._keys, persist=False))
+
+    def _written(self, function: Callable[[DataFrame, int], None]) -> float:
+        writer = self._rows().writeStream.foreachBatch(function).trigger(availableNow=True)
         return self._timed(lambda checkpoint: writer.option("checkpointLocation", checkpoint).start()).of_all
 
-    def coordinated(self, choose: Callable[[Stream], Stream], substream: str | None = "k") -> Callable[[], float]:
+    def coordinated(self, choose: Callable[[Stream], Stream] = lambda stream: stream) -> Callable[[], float]:
         """Return a function that returns the seconds of the query with coordination, in a new job.
 
         The function checks that the coordinator has counted all rows as on time.
@@ -137,8 +181,8 @@ class Overhead:
 
         def run() -> float:
             job = self._coordinator.job(config=limiting_lag(timedelta(minutes=2), frame=timedelta(hours=1)))
-            stream = job.stream(self._rows(), event_time="t", substream=substream).foreach_batch(self._aggregate)
-            stream = choose(stream).trigger(availableNow=True)
+            stream = job.stream(self._rows(), event_time="t", substream=self._keys or None)
+            stream = choose(stream.foreach_batch(self._aggregate)).trigger(availableNow=True)
             seconds = self._timed(lambda at: stream.start(queryName="overhead", checkpointLocation=at)).of_all
             rows = job.status()["rows"]
             assert (rows["on_time"], rows["late"]) == (ROWS * self._batches, 0), rows
@@ -179,17 +223,26 @@ class Overhead:
 
         return run
 
+    def compare(
+        self,
+        rounds: int,
+        show: Callable[[str], None],
+        variants: Mapping[str, Callable[[], float]] | None = None,
+        targets: Mapping[str, float] | None = None,
+    ) -> list[Row]:
+        """Compare the coordinated query and its ``variants`` with the queries that use no client."""
+        name = f"{self._source}, {self._substreams} substream(s)"
+        measured = {COORDINATED: self.coordinated(), **(variants or {})}
+        return compare(name, self.bare, self.by_hand, measured, rounds, show, targets)
+
     def variants(self) -> dict[str, Callable[[], float]]:
-        if self.substreams == 1:
-            return {
-                "driver": self.coordinated(lambda stream: stream, None),
-                "executor": self.coordinated(lambda stream: stream.reporting("executor")),
-            }
-        return {
-            "driver": self.coordinated(lambda stream: stream),
-            "executor": self.coordinated(lambda stream: stream.reporting("executor")),
-            "driver, delays": self.coordinated(lambda stream: stream.measure_delays("batch")),
-            "driver, persisted": self.coordinated(lambda stream: stream.persist(True)),
+        """Return the coordinated query with other options than the default ones."""
+        executor = {"executor": self.coordinated(lambda stream: stream.reporting("executor"))}
+        if self._substreams < 256:
+            return executor
+        return executor | {
+            "delays": self.coordinated(lambda stream: stream.measure_delays("batch")),
+            "persisted": self.coordinated(lambda stream: stream.persist(True)),
         }
 
 
@@ -198,10 +251,8 @@ def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
     rows = []
     with CoordinatorProcess(out / f"coordinator-{uuid.uuid4()}") as coordinator, session() as spark:
         for substreams, targets in TARGETS.items():
-            show(f"{ROWS:,} rows per batch, {BATCHES[substreams]} batches, {substreams} substream(s):")
             overhead = Overhead(spark, coordinator, out, substreams)
-            found = compare(overhead.bare, overhead.variants(), targets, rounds, show)
-            rows += [replace(row, name=f"{substreams} substream(s): {row.name}") for row in found]
+            rows += overhead.compare(rounds, show, overhead.variants(), targets)
     return rows
 
 

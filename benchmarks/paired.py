@@ -1,8 +1,8 @@
 """Interleaved measurements: each round makes all measurements once, in random order.
 
-The result is the median of the ratios within the rounds, with the lowest and the highest ratio. The baseline is
-measured twice in each round. The ratio of these two measurements is the control: a difference within the spread of the
-control is not significant.
+The result is the median of the ratios within the rounds, with the lowest and the highest ratio. One measurement is made
+twice in each round. The ratio of the two is the control: a difference within the spread of the control is not
+significant.
 """
 
 import random
@@ -16,6 +16,8 @@ Result = TypeVar("Result")
 
 BASELINE = "bare"
 CONTROL = "bare again"
+BY_HAND, AGAIN = "by hand", "by hand again"
+COORDINATED = "coordinated"
 
 
 def interleave(
@@ -36,19 +38,34 @@ def interleave(
 
 
 def compare(
+    name: str,
     baseline: Callable[[], float],
+    by_hand: Callable[[], float],
     variants: Mapping[str, Callable[[], float]],
-    targets: Mapping[str, float],
     rounds: int,
     show: Callable[[str], None],
+    targets: Mapping[str, float] | None = None,
 ) -> list[Row]:
-    """Run functions that return seconds, and return the ratios of ``variants`` to ``baseline``.
+    """Compare queries with a query without coordination, and with two passes that are written by hand.
 
-    ``targets`` has the highest ratio of variants with a target.
+    Args:
+        name: Name of the comparison.
+        baseline: A function that returns the seconds of the query without coordination.
+        by_hand: A function that returns the seconds of the query with two passes.
+        variants: Functions that return the seconds of other queries; ``COORDINATED`` is one of them.
+        rounds: Number of rounds.
+        show: A function that shows a line.
+        targets: Highest ratios to ``baseline`` of the variants that have a target.
     """
-    seconds = interleave({BASELINE: baseline, CONTROL: baseline, **variants}, rounds, show)
-    bare = seconds.pop(BASELINE)
-    rows = [
-        Row(f"{name} / {BASELINE}", ratios(each, bare), at_most=targets.get(name)) for name, each in seconds.items()
+    show(f"{name}:")
+    seconds = interleave({BASELINE: baseline, BY_HAND: by_hand, AGAIN: by_hand, **variants}, rounds, show)
+    bare, hand = seconds[BASELINE], seconds[BY_HAND]
+    return [
+        Row(f"{name}: {BASELINE}", Spread.of(bare), "s"),
+        *(
+            Row(f"{name}: {each} / {BASELINE}", ratios(seconds[each], bare), at_most=(targets or {}).get(each))
+            for each in (BY_HAND, *variants)
+        ),
+        Row(f"{name}: {AGAIN} / {BY_HAND} (control)", ratios(seconds[AGAIN], hand)),
+        Row(f"{name}: {COORDINATED} / {BY_HAND}", ratios(seconds[COORDINATED], hand), at_most=1.05),
     ]
-    return [Row(BASELINE, Spread.of(bare), "s"), *rows]

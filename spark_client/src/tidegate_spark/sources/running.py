@@ -5,6 +5,7 @@ In the driver of a classic session, the client reads the offsets of each batch b
 (:class:`ProgressEvidenceReader`).
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -88,7 +89,12 @@ class QueryOffsets:
         return found
 
     def _has_more(self, source: Any, end: Any) -> bool:
-        """Return whether a table has a file after the end of the batch: ask as Spark does for the next batch."""
+        """Return whether a table has a file after the end of the batch: ask as Spark does for the next batch.
+
+        Delta Lake sorts all files of the first version for each question. The offset tells that more of them follow.
+        """
+        if json.loads(str(end.get().json())).get("isStartingVersion"):
+            return True
         jvm: Any = self._spark._jvm
         one_file = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxFiles(1)
         following = source.latestOffset(end.get(), one_file)

@@ -57,6 +57,8 @@ def test_invalid_offsets_are_refused(http: httpx.Client, make_job: Callable[...,
         ({"partitions": ["t/0", "t/0"], "ends": [5, 5]}, "offsets.partitions"),
         ({"open_transactions": ["u/0"]}, "offsets.open_transactions"),
         ({"batch_id": 1}, "offsets.batch_id"),
+        ({"substream_columns": ["offset"]}, "offsets.substream_columns.0"),
+        ({"substream_columns": ["topic", "topic"]}, "offsets.substream_columns"),
         ({"partitions": [str(number) for number in range(5001)], "ends": [0] * 5001}, "offsets.partitions"),
     ):
         answer = commit(http, path, 0, {**valid, **change})
@@ -83,16 +85,16 @@ def test_a_heartbeat_tells_offsets_that_the_commit_has_not_told(
 
 def test_new_partitions_start_again_and_missing_ones_are_done(http: httpx.Client, make_job: Callable[..., str]) -> None:
     path = make_job()
-    told = {"partitions": ["t/0"], "ends": [5]}
+    told = {"partitions": ["t/0", "u/1"], "ends": [5, 7], "substream_columns": ["topic", "partition"]}
     commit(http, path, 0, told).raise_for_status()
     http.put(f"{path}/queries/q/batches/1", json=RUN).raise_for_status()
-    changed = {**told, "started": ["t/0"], "ended": ["t/1"]}
+    changed = {**told, "starts": [5, 7], "ends": [2, 9]}
     http.post(f"{path}/queries/q/batches/1:commit", json={**RUN, "offsets": changed}).raise_for_status()
     (row,) = http.get(f"{path}/substreams").json()["substreams"]
     assert (row["state"], row["watermark"]) == ("active", None)
     (record,) = http.get(f"{path}/history", params={"kind": ["restarted", "ended"]}).json()["records"]
     assert (record["kind"], record["substreams"]) == ("restarted", ["q/t/0"])
-    commit(http, path, 2, {**told, "ended": ["t/0"]}).raise_for_status()
+    commit(http, path, 2, {**told, "partitions": ["u/1"], "ends": [9]}).raise_for_status()
     (row,) = http.get(f"{path}/substreams").json()["substreams"]
     assert row["state"] == "done"
 

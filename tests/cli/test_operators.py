@@ -146,10 +146,11 @@ def test_offsets_are_shown_and_awaited(run: Run, http: httpx.Client, job_name: s
         assert re.search(r"t/0 +q +1,491 +3 min +open", shown), shown
         assert "t/1" not in shown
     assert re.search(r"offsets_skipped +1 offsets of t/0; query q; batch_id 1", run("history", job_name).stdout)
-    assert run(*wait, status=3).stdout == "Not committed: t/0 (at 9, not 10).\n"
+    skipped = "Skipped offsets, whose records were never read: 1."
+    assert run(*wait, status=3).stdout == f"Not committed: t/0 (at 9, not 10). {skipped}\n"
     assert json.loads(run(*wait, "--json", status=3).stdout)["reached"] is False
     reached = (*wait[:-1], '{"t":{"0":9,"1":0}}')
-    assert run(*reached).stdout == "All of these offsets are committed.\n"
+    assert run(*reached).stdout == f"All of these offsets are committed. {skipped}\n"
     for wrong in ("", "[]", "{}", '{"t":{"x":1}}', '{"t":{"0":"1"}}', '{"t":1}'):
         assert "expected JSON with an end offset" in run(*wait[:-1], wrong, status=2).stderr
     for form in ([], ["--at-least", "5", "--query", "q"], ["--query", "q"], ["--offsets", "{}"]):

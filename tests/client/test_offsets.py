@@ -1,6 +1,7 @@
 """What the offsets of a batch prove. Rows of a substream may be unread although no batch has any."""
 
 import json
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -199,30 +200,29 @@ def test_offsets_of_a_batch_tell_what_is_unread_and_what_was_never_read() -> Non
     assert batch_offsets([kafka(many, many, None)], LatestOffsets(), 0.0, {}) is None, "too many for a call"
 
 
-@pytest.mark.parametrize(
-    ("columns", "started", "ended"),
-    [
-        (("topic", "partition"), ("t/0", "t/4", "w/0"), ("u/0", "u/1")),
-        # Topic t has been created again, w is new, and u is gone.
-        (("topic",), ("t", "w"), ("u",)),
-        # Partition 0 is one of a topic that was created again. Only partition 4 is new in each topic.
-        (("partition",), ("0", "4"), ()),
-    ],
-)
-def test_offsets_of_a_batch_tell_which_substreams_start_and_end(
-    columns: tuple[str, ...], started: tuple[str, ...], ended: tuple[str, ...]
-) -> None:
-    before = {"t": {"0": 100, "1": 5}, "u": {"0": 3, "1": 0}, "v": {"0": 1}}
-    after = {"t": {"0": 40, "1": 5, "4": 0}, "v": {"0": 2}, "w": {"0": 7}}
-    source = kafka(json.dumps(after), json.dumps(after), json.dumps(before))
-    told = batch_offsets([source], LatestOffsets(), 0.0, {}, substreams=PartitionNames(columns))
+@pytest.mark.parametrize("columns", [("topic", "partition"), ("topic",), ("partition",), ("partition", "topic")])
+def test_offsets_of_a_batch_tell_how_substreams_are_named(columns: tuple[str, ...]) -> None:
+    names, offsets = PartitionNames(columns), '{"t":{"0":5,"1":7},"u.x-y_z":{"0":1}}'
+    told = batch_offsets([kafka(offsets, offsets, None)], LatestOffsets(), 0.0, {}, substreams=names)
+    assert told is not None and told.substream_columns == columns
+    assert {told.substream(partition) for partition in told.partitions} == names.all_of(
+        partitions_read([kafka(offsets, offsets)])
+    )
+    odd = '{"a%b":{"0":5}}'  # no name of a topic, and escaped in the name of a substream
+    told = batch_offsets([kafka(odd, odd, None)], LatestOffsets(), 0.0, {}, substreams=names)
+    assert told is not None and told.substream_columns == (() if columns in TWO else columns)
+
+
+TWO = [("topic", "partition"), ("partition", "topic")]
+
+
+def test_offsets_of_a_batch_tell_which_substreams_continue() -> None:
+    before, after = '{"t":{"0":100,"1":5},"u":{"0":3}}', '{"t":{"0":40,"1":5},"u":{"0":3},"v":{"0":7}}'
+    told = batch_offsets([kafka(after, after, before)], LatestOffsets(), 0.0, {}, substreams=BY_PARTITION)
     assert told is not None
-    assert (told.started, told.ended) == (started, ended)
-    first = kafka(json.dumps(after), json.dumps(after), None)
-    for sources, names in (([first], PartitionNames(columns)), ([source], None)):
-        told = batch_offsets(sources, LatestOffsets(), 0.0, {}, substreams=names)
-        assert told is not None
-        assert (told.started, told.ended) == ((), ()), "the first batch, or substreams that are not partitions"
+    assert told.starts == (100, 5, 3, 0), "a partition that was not there before is read from its beginning"
+    assert told.continued() == frozenset({"u/0", "v/0"}), "topic t was created again"
+    assert replace(told, substream_columns=()).continued() is None
 
 
 def test_the_age_of_a_backlog_is_known_for_days() -> None:
@@ -246,7 +246,8 @@ def test_under_spark_connect_the_progress_of_a_batch_is_evidence() -> None:
     behind = progress("KafkaV2[Subscribe[t]]", '{"t":{"0":5,"1":7}}', '{"t":{"0":900,"1":7}}')
     files = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "null")
     unknown = progress("DeltaSource[file:/in]", '{"reservoirVersion":3}', "null")
-    told = BatchOffsets(("t/0", "t/1"), (None, None), (5, 7), (5, 7), (0, 0), batch_id=1)
+    columns = ("topic", "partition")
+    told = BatchOffsets(("t/0", "t/1"), (None, None), (5, 7), (5, 7), (0, 0), batch_id=1, substream_columns=columns)
     assert evidence.of_progress(1, [read, files]) == BatchInput(Evidence(), frozenset({"t/0", "t/1"}), told)
     assert evidence.of_progress(1, [behind]).evidence == Evidence(frozenset({"t/1"}))
     of_classic_session = progress("FileStreamSource[file:/in]", '{"logOffset":3}', "None")

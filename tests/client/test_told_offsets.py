@@ -1,7 +1,6 @@
 """Offsets in the protocol: a commit tells them, and a refusal does not stop the query."""
 
 import shutil
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -40,13 +39,24 @@ def test_offsets_that_the_coordinator_refuses_do_not_stop_the_query(
     assert job.offsets("q")["skipped"] == 0, "the batches between have not told their offsets"
 
 
+def test_a_heartbeat_whose_offsets_are_refused_is_sent_without_them(job: Job, runs: Runs) -> None:
+    run = runs.run(job)
+    run.batch(0, a=1)
+    protocol = run.session.protocol
+    run.session.run(protocol.heartbeat(0.0, 0, None, told(0, 5, behind_ms=-1)))
+    assert job.queries()[0]["offsets"] is None
+    run.session.run(protocol.heartbeat(0.0, 0, None, told(0, 5)))
+    assert job.queries()[0]["offsets"]["batch_id"] == 0
+
+
 def test_a_restored_substream_is_not_that_of_an_earlier_topic(own: LocalCoordinator, runs: Runs) -> None:
     """The coordinator loses the job after the topic of one substream was created again, and that of another ended."""
     job = own.job(config=limiting_lag(timedelta(0)))
     run = runs.run(job)
     run.batch(0, a=500, b=100, c=300)
     opened = run.begin(1)
-    opened.offsets = replace(told(0, 5), started=("a",), ended=("b",))
+    unknown = (None, None)
+    opened.offsets = BatchOffsets(("a/0", "c/0"), (9, 0), (5, 3), unknown, unknown, substream_columns=("topic",))
     run.report(opened, fold(c=400))
     run.commit(opened, fold(c=400))
     own.empty()

@@ -82,7 +82,7 @@ rows_of_hours = st.builds(
 tokens = st.one_of(st.none(), st.none(), st.builds(TokenClaim, st.integers(0, 2), st.one_of(st.none(), ordinary_times)))
 some_names = st.lists(names, unique=True, min_size=1, max_size=3)
 caught_up_names = st.none() | st.none() | st.lists(names, unique=True, max_size=3)
-offsets = st.none() | st.sampled_from([["t/0"], ["t/0", "t/1"], ["t/1", "u/0"]]).flatmap(
+offsets = st.none() | st.sampled_from([["a/0"], ["a/0", "a/b"], ["a/b", "b/0"], []]).flatmap(
     lambda partitions: st.builds(
         BatchOffsets,
         st.just(partitions),
@@ -93,9 +93,9 @@ offsets = st.none() | st.sampled_from([["t/0"], ["t/0", "t/1"], ["t/1", "u/0"]])
                 *(st.none() | st.integers(0, 20), st.none() | st.integers(0, 9)),
             )
         ),
-        st.lists(st.sampled_from(partitions), unique=True),
+        st.lists(st.sampled_from(partitions), unique=True) if partitions else st.just([]),
         st.none() | st.integers(0, 3),
-        *[st.just([]) | st.lists(names, unique=True, max_size=2)] * 2,
+        st.sampled_from([[], ["topic"], ["topic"], ["topic", "partition"], ["partition"]]),
     )
 )
 owners = st.sampled_from(["", "p", "q"])

@@ -161,6 +161,8 @@ def wait(
         missing = _uncommitted(result, wanted)
         result["reached"] = not missing
         text = f"Not committed: {', '.join(missing)}." if missing else "All of these offsets are committed."
+        if result["skipped"]:
+            text += f" Skipped offsets, whose records were never read: {result['skipped']:,}."
     if as_json:
         show_json(result)
     else:

@@ -29,13 +29,14 @@ from tidegate.domain.observe import (
     check_room,
     count_future,
     end_substreams,
+    is_done,
     latest_event_time,
     measure,
     observe,
     restart_substreams,
     set_aside_future,
 )
-from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, advance
+from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, advance, substream_changes
 from tidegate.domain.results import Begun, Effect
 from tidegate.domain.values import highest, member
 
@@ -307,11 +308,12 @@ def _apply_offsets(job: JobState, run: Run, query: Query, batch_id: int, offsets
     query.offsets = advance(before, told, run.query, job.history)
     if query.offsets is before or job.is_complete:
         return
-    for kind, change, names in (
-        (Kind.RESTARTED, restart_substreams, offsets.started),
-        (Kind.ENDED, end_substreams, offsets.ended),
+    changes = substream_changes(before, offsets)
+    done = [name for name in changes.returned if is_done(job, run.query, name)]
+    for kind, changed in (
+        (Kind.RESTARTED, restart_substreams(job, run.query, [*changes.restarted, *done])),
+        (Kind.ENDED, end_substreams(job, run.query, changes.ended)),
     ):
-        changed = change(job, run.query, names)
         if changed:
             job.history.write(job.now_ms, kind, query=run.query, **named(member((run.query, of)) for of in changed))
 

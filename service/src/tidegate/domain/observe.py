@@ -94,20 +94,26 @@ def add_substream(job: JobState, query: str, name: str, policy: Policy | None = 
 
 
 def restart_substreams(job: JobState, query: str, names: Iterable[str]) -> list[str]:
-    """Let substreams start again without events, and return those that had a watermark or events, or were done.
+    """Let known substreams start again without events, and return those that were not as new ones are.
 
     Their row counts continue. The maxima of the job remain, because the earlier events were not wrong.
     """
     again = []
     for name in names:
         known = job.substreams.get((query, name))
-        if known is None or not (known.done or known.max_event_time is not None or known.watermark is not None):
+        if known is None or (known.counts and known.max_event_time is None and known.watermark is None):
             continue
         del job.substreams[query, name]
         job.delays.pop((query, name), None)
         add_substream(job, query, name)
         again.append(name)
     return again
+
+
+def is_done(job: JobState, query: str, name: str) -> bool:
+    """Return whether a substream is known and done."""
+    known = job.substreams.get((query, name))
+    return known is not None and known.done
 
 
 def end_substreams(job: JobState, query: str, names: Iterable[str]) -> list[str]:

@@ -1,9 +1,9 @@
-"""Offsets: how far a query has read the partitions of its source, as its committed batches tell.
+"""Offsets: how far a query has read the partitions of its source, as its batches tell.
 
-The offsets move no watermark. They tell how much input is unread, and which input was never read.
+They tell how much input is unread, which input was never read, and which partitions were created again or are gone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 
@@ -26,8 +26,8 @@ class BatchOffsets:
         behind_ms: Time since the partition had no record after the end, when the batch was planned; None if unknown.
         open_transactions: Partitions whose records after the end belong to an open transaction.
         batch_id: The batch; None: the batch whose commit tells the offsets. A client may learn them one batch later.
-        started: Substreams whose partitions are new since this batch, or were deleted and created again.
-        ended: Substreams whose partitions the source no longer has since this batch.
+        substream_columns: Columns of the source of which the names of the substreams consist: ``topic``, ``partition``
+            or both. Empty: the substreams are not partitions.
     """
 
     partitions: Sequence[str]
@@ -37,8 +37,14 @@ class BatchOffsets:
     behind_ms: Sequence[int | None]
     open_transactions: Sequence[str] = ()
     batch_id: int | None = None
-    started: Sequence[str] = ()
-    ended: Sequence[str] = ()
+    substream_columns: Sequence[str] = ()
+
+    def substreams(self, partitions: Iterable[str]) -> dict[str, None]:
+        """Return the names of the substreams with these partitions, without duplicates."""
+        if not self.substream_columns:
+            return {}
+        parts = (dict(zip(("topic", "partition"), _split(name), strict=True)) for name in partitions)
+        return dict.fromkeys("/".join(of[column] for column in self.substream_columns) for of in parts)
 
     @property
     def unread(self) -> list[int | None]:
@@ -104,6 +110,55 @@ def advance(before: CommittedOffsets | None, after: CommittedOffsets, query: str
             history.write(after.at_ms, kind, query=query, batch_id=after.batch_id, **details)
     earlier = 0 if before is None else before.skipped
     return replace(after, skipped=earlier + sum(skipped.values()) + sum(restarted.values()))
+
+
+def _split(partition: str) -> tuple[str, str]:
+    """Return the topic and the number of a partition."""
+    topic, _, number = partition.rpartition("/")
+    return topic, number
+
+
+@dataclass(frozen=True, slots=True)
+class SubstreamChanges:
+    """What happens to the substreams of a query because of the partitions of a batch.
+
+    Attributes:
+        restarted: Those whose topic was deleted and created again.
+        returned: Those whose partitions are new in the source. If they are done, they start again, too.
+        ended: Those whose partitions the source no longer has.
+    """
+
+    restarted: Collection[str] = ()
+    returned: Collection[str] = ()
+    ended: Collection[str] = ()
+
+
+def substream_changes(before: CommittedOffsets | None, batch: BatchOffsets) -> SubstreamChanges:
+    """Compare the partitions of a batch with those of the latest batch of the checkpoint that told its offsets.
+
+    A topic was created again if a batch ends below its start, or starts below the end of an earlier batch: the batches
+    between may not have told their offsets. If the source has no partitions left, no substream ends: the watermark
+    would pass all of them, and the topic may be about to be created again.
+    """
+    known: dict[str, int] = {}
+    if before is not None:
+        known = dict(zip(before.offsets.partitions, before.offsets.ends, strict=True))
+    recreated = {
+        _split(partition)[0]
+        for partition, start, end in zip(batch.partitions, batch.starts, batch.ends, strict=True)
+        if start is not None and (end < start or start < known.get(partition, start))
+    }
+    is_again = {partition: _split(partition)[0] in recreated for partition in batch.partitions}
+    kept = batch.substreams(each for each, again in is_again.items() if each in known and not again)
+    restarted = batch.substreams(each for each, again in is_again.items() if again)
+    returned = batch.substreams(each for each in batch.partitions if known and each not in known)
+    gone = batch.substreams(each for each in known if batch.partitions and each not in is_again)
+    present = batch.substreams(batch.partitions)
+    return SubstreamChanges(
+        list(restarted),
+        [name for name in returned if name not in kept and name not in restarted],
+        [name for name in gone if name not in present],
+    )
 
 
 @dataclass(frozen=True, slots=True)

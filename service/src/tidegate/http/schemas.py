@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from operator import gt
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
@@ -295,25 +295,25 @@ class Offsets(Request):
     )
     batch_id: BatchNumber | None = Field(
         default=None,
-        description="Batch of the offsets. Null for the batch that is committed. A client may learn the offsets of a "
-        "batch after its commit, and tell them with a later one.",
+        description="Batch of the offsets. Null for the batch that the call is about. A client may learn the offsets "
+        "of a batch after its commit, and tell them with a later one.",
         examples=[None],
     )
-    started: PartitionNames = Field(
+    substream_columns: list[Literal["topic", "partition"]] = Field(
         default=[],
-        description="Substreams whose partitions are new since this batch, or were deleted and created again. They "
-        "start again: without a watermark, they hold that of the job until they have rows or are idle.",
-        examples=[[]],
-    )
-    ended: PartitionNames = Field(
-        default=[],
-        description="Substreams whose partitions the source no longer has since this batch. They are done.",
-        examples=[[]],
+        max_length=2,
+        description="Parts of the names of partitions that are the names of the substreams, such as `topic` and "
+        "`partition` for the substream `landings/2`. Then the coordinator compares the partitions with those of the "
+        "batch before: substreams of a topic that was deleted and created again start again without a watermark, as do "
+        "partitions that return, and partitions that are gone are done. Empty if the substreams are not partitions.",
+        examples=[["topic", "partition"]],
     )
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
         check_equal_lengths(self, ("ends", "starts", "latest", "behind_ms"), "partitions")
+        if len(set(self.substream_columns)) < len(self.substream_columns):
+            raise FieldError("substream_columns", "a column occurs twice")
         if unknown := set(self.open_transactions).difference(self.partitions):
             raise FieldError("open_transactions", f"{min(unknown)!r} is not in partitions")
         return self
@@ -330,8 +330,7 @@ class Offsets(Request):
             unknown if self.behind_ms is None else self.behind_ms,
             self.open_transactions,
             self.batch_id,
-            self.started,
-            self.ended,
+            self.substream_columns,
         )
 
 

@@ -327,7 +327,7 @@ class JobStore:
             reported=reported,
             caught_up=caught_up and members(run.query, caught_up.substreams),
             caught_up_age_ms=caught_up and caught_up.age_ms,
-            **_offset_arguments(run.query, batch_id, offsets),
+            **_offset_arguments(batch_id, offsets),
         )
         return replies.command_result(reply)
 
@@ -354,7 +354,7 @@ class JobStore:
             waited_ms=waited_ms,
             after_batch=after_batch,
             caught_up=None if caught_up is None else members(run.query, caught_up),
-            **_offset_arguments(run.query, after_batch, offsets),
+            **_offset_arguments(after_batch, offsets),
         )
 
     async def sweep(self, job: str, now_ms: int | None = None) -> JobWatermark:
@@ -459,7 +459,7 @@ UNUSED = ("max_lag_ms",)
 """Settings that the functions do not need, because they change neither a watermark nor a record."""
 
 
-def _offset_arguments(query: str, batch_id: int | None, offsets: BatchOffsets | None) -> dict[str, Any]:
+def _offset_arguments(batch_id: int | None, offsets: BatchOffsets | None) -> dict[str, Any]:
     """Return the offsets as arguments. A Lua table has no nil, so False stands for None.
 
     ``batch_id`` is the batch of the offsets, unless they name another one.
@@ -477,10 +477,9 @@ def _offset_arguments(query: str, batch_id: int | None, offsets: BatchOffsets | 
         "latest": known(offsets.latest),
         "behind_ms": known(offsets.behind_ms),
         "open_transactions": offsets.open_transactions,
+        "substream_columns": offsets.substream_columns,
     }
-    changed = {"started": offsets.started, "ended": offsets.ended}
-    of_batch = {"offset_batch_id": batch_id if offsets.batch_id is None else offsets.batch_id}
-    return {"offsets": columns, **of_batch, **{name: members(query, of) for name, of in changed.items() if of}}
+    return {"offsets": columns, "offset_batch_id": batch_id if offsets.batch_id is None else offsets.batch_id}
 
 
 def compile_config(config: JobConfig) -> str:

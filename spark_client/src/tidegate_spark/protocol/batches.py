@@ -261,10 +261,13 @@ class Batches:
         return self._calls.commit(batch.batch_id, fold.row_counts(), fold.reported(), policy, silent, offsets)
 
     def _told(self, batch: OpenBatch) -> BatchOffsets | None:
-        """Return the offsets of a batch; without starts after a batch that the coordinator has with other ends."""
+        """Return the offsets of a batch; without starts after a batch that the coordinator has with other ends.
+
+        The partitions of that batch are then not compared with those of this one.
+        """
         if batch.offsets is None or batch.batch_id != self._restored_before:
             return batch.offsets
-        return replace(batch.offsets, starts=(None,) * len(batch.offsets.starts))
+        return replace(batch.offsets, starts=(None,) * len(batch.offsets.starts), substream_columns=())
 
     def resending(
         self, call: Call[Result], batch: OpenBatch, fold: Fold, policy: RetryPolicy, is_finished: bool = False

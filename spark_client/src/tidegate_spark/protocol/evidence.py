@@ -42,8 +42,8 @@ class BatchOffsets:
         behind_ms: About how old the oldest unread record then was, in milliseconds; None if unknown.
         open_transactions: Partitions whose unread records belong to an open transaction.
         batch_id: The batch, if it is an earlier one than the batch whose commit tells the offsets.
-        started: Substreams whose partitions are new since the batch, or were deleted and created again.
-        ended: Substreams whose partitions the source no longer has since the batch.
+        substream_columns: Columns of Kafka of which the names of the substreams consist: ``topic``, ``partition`` or
+            both. Empty: the substreams are not partitions.
     """
 
     partitions: tuple[str, ...]
@@ -53,8 +53,26 @@ class BatchOffsets:
     behind_ms: tuple[int | None, ...]
     open_transactions: tuple[str, ...] = ()
     batch_id: int | None = None
-    started: tuple[str, ...] = ()
-    ended: tuple[str, ...] = ()
+    substream_columns: tuple[str, ...] = ()
+
+    def continued(self) -> frozenset[str] | None:
+        """Return the substreams that continue in the batch: not those of topics that were created again.
+
+        The result is None if the substreams are not partitions, or the source has no partitions left.
+        """
+        if not self.substream_columns or not self.partitions:
+            return None
+        topics = [partition.rpartition("/")[0] for partition in self.partitions]
+        columns = zip(topics, self.starts, self.ends, strict=True)
+        recreated = {topic for topic, start, end in columns if start is not None and end < start}
+        named = zip(self.partitions, topics, strict=True)
+        return frozenset(self.substream(partition) for partition, topic in named if topic not in recreated)
+
+    def substream(self, partition: str) -> str:
+        """Return the name of the substream of a partition."""
+        topic, _, number = partition.rpartition("/")
+        parts = {"topic": topic, "partition": number}
+        return "/".join(parts[column] for column in self.substream_columns)
 
     @property
     def counts(self) -> list[int] | None:

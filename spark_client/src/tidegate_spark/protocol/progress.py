@@ -1,6 +1,6 @@
 """The progress of a query, stored beside its checkpoint. The client uses the progress to restore lost state."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -89,10 +89,9 @@ class Progress:
     def _was_reset(self, answer: Mapping[str, Any]) -> bool:
         return self.incarnation is not None and bool(answer["incarnation"] > self.incarnation)
 
-    def forget(self, substreams: Iterable[str]) -> None:
-        """Forget the max event times of substreams that start again or have ended."""
-        for name in substreams:
-            self.max_event_times.pop(name, None)
+    def keep(self, substreams: Collection[str]) -> None:
+        """Forget the max event times of all other substreams, which start again or have ended."""
+        self.max_event_times = {name: time for name, time in self.max_event_times.items() if name in substreams}
 
     def commit(
         self, batch_id: int, max_event_times: Mapping[str, int], watermark_token: str | None, applied: bool

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidegate_spark.batch import Batch
-from tidegate_spark.errors import CoordinatorUnavailable, JobMissing
+from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
 from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
-from tidegate_spark.protocol.batches import Batches, Call, OpenBatch, in_turns
+from tidegate_spark.protocol.batches import REFUSED_BODY, Batches, Call, OpenBatch, in_turns
 from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.coordinator import Answer
@@ -278,12 +278,23 @@ class QueryProtocol:
         if self._fixes_input_at_start:
             age_s = max(age_s, self.calls.now().at_s - self._started.at_s)
         try:
-            answer = yield from self.calls.heartbeat(age_s, after_batch, self._named(evidence), offsets)
+            answer = yield from self._tell(age_s, after_batch, self._named(evidence), offsets)
         except JobMissing as missing:
             yield Locked(self._restore_job(missing, after_batch))
             return
         if not answer["applied"] or not self.registration.is_announced_in(answer):
             yield Locked(self._follow_heartbeat(answer, after_batch))
+
+    def _tell(
+        self, age_s: float, after_batch: int | None, substreams: Sequence[str] | None, offsets: BatchOffsets | None
+    ) -> Procedure[Answer]:
+        """Send a heartbeat. If the coordinator refuses the offsets, send it without them."""
+        try:
+            return (yield from self.calls.heartbeat(age_s, after_batch, substreams, offsets))
+        except Refused as refusal:
+            if offsets is None or refusal.code not in REFUSED_BODY:
+                raise
+            return (yield from self.calls.heartbeat(age_s, after_batch, substreams))
 
     def _named(self, evidence: Evidence | None) -> Sequence[str] | None:
         """Return the names for a heartbeat, as many as fit into a call; None for all substreams of the query."""

@@ -260,8 +260,9 @@ class QueryRegistration:
     ) -> Procedure[None]:
         """Record and store an acknowledged commit; run this procedure locked."""
         progress = yield from self.progress()
-        if offsets is not None:
-            progress.forget([*offsets.started, *offsets.ended])
+        continued = None if offsets is None else offsets.continued()
+        if continued is not None:
+            progress.keep(continued)
         progress.commit(batch_id, max_event_times, answer["watermark_token"], answer["applied"])
         yield from progress.save()
 

@@ -8,7 +8,7 @@ on the size of batches, and aborted records of Kafka have offsets but no rows.
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
@@ -112,38 +112,6 @@ def _partitions(offset: Any) -> Mapping[Partition, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionChanges:
-    """The partitions of Kafka before and after a batch.
-
-    Attributes:
-        kept: Those that the sources had before, and still have.
-        new: Those that they had not before.
-        recreated: Those whose topic was deleted and created again, because the batch ends below its start.
-        gone: Those that they no longer have.
-    """
-
-    kept: frozenset[Partition]
-    new: frozenset[Partition]
-    recreated: frozenset[Partition]
-    gone: frozenset[Partition]
-
-    @classmethod
-    def of(cls, sources: Sequence[SourceOffsets]) -> "PartitionChanges":
-        """Return the changes in the sources whose start and end are known."""
-        starts: dict[Partition, int] = {}
-        ends: dict[Partition, int] = {}
-        for source in sources:
-            start, end = partitions_of(source.committed), partitions_of(source.end)
-            if start is not None and end is not None:
-                starts.update(start)
-                ends.update(end)
-        both = frozenset(starts.keys() & ends.keys())
-        recreated = frozenset(each for each in both if ends[each] < starts[each])
-        new, gone = frozenset(ends.keys() - starts.keys()), frozenset(starts.keys() - ends.keys())
-        return cls(both - recreated, new, recreated, gone)
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionNames:
     """The names of the substreams that are partitions or topics of Kafka.
 
@@ -160,14 +128,6 @@ class PartitionNames:
     def all_of(self, read: ReadPartitions) -> frozenset[str]:
         """Return the substreams of all partitions that the source has."""
         return self._named(read.caught_up | read.behind)
-
-    def started(self, changes: PartitionChanges) -> frozenset[str]:
-        """Return the substreams that start with the batch: a partition was created again, or all of them are new."""
-        return self._named(changes.recreated) | (self._named(changes.new) - self._named(changes.kept))
-
-    def ended(self, changes: PartitionChanges) -> frozenset[str]:
-        """Return the substreams all of whose partitions the source no longer has."""
-        return self._named(changes.gone) - self._named(changes.recreated | changes.new | changes.kept)
 
     def _named(self, partitions: Iterable[Partition]) -> frozenset[str]:
         return frozenset(self._name(topic, number) for topic, number in partitions)
@@ -249,10 +209,11 @@ def batch_offsets(
     known: dict[Partition, int] = {}
     for source in sources:
         latest = partitions_of(source.latest) or {}
-        starts = partitions_of(source.committed) or {}
+        starts = partitions_of(source.committed)
         known.update(latest)
         for partition, end in (partitions_of(source.end) or {}).items():
-            start = starts.get(partition)
+            # A partition that the source did not have before is new, or its topic was created again.
+            start = None if starts is None else starts.get(partition, 0)
             if start is not None:
                 start = max(start, min(firsts.get(partition, start), end))
             row = start, end, latest.get(partition)
@@ -268,10 +229,10 @@ def batch_offsets(
     )
     open_ones = tuple(name for name, partition in zip(names, rows, strict=True) if partition in in_transaction)
     first, end_, lasts = (tuple(column) for column in zip(*rows.values(), strict=True))
-    started, ended = frozenset[str](), frozenset[str]()
-    if substreams is not None:
-        changes = PartitionChanges.of(sources)
-        started, ended = substreams.started(changes), substreams.ended(changes)
-    return BatchOffsets(
-        names, first, end_, lasts, behind, open_ones, started=tuple(sorted(started)), ended=tuple(sorted(ended))
-    )
+    told = BatchOffsets(names, first, end_, lasts, behind, open_ones)
+    if substreams is None:
+        return told
+    told = replace(told, substream_columns=substreams.columns)
+    # The coordinator makes the names of the substreams as this method does.
+    are_same = substreams.all_of(ReadPartitions(False, frozenset(rows))) == {told.substream(name) for name in names}
+    return told if are_same else replace(told, substream_columns=())

@@ -427,13 +427,58 @@ local function record_skipped(kind, query, batch_id, by_partition)
   return count
 end
 
+-- Return lists of members whose topic was created again, whose partitions are new, and whose partitions are gone.
+-- known: the columns of the latest batch that told its offsets; nil if no batch told them.
+local function substream_changes(query, columns, known)
+  local ends, topics, recreated, selected = {}, {}, {}, columns.substream_columns
+  for i, partition in ipairs(known and known.partitions or {}) do ends[partition] = known.ends[i] end
+  local function topic_of(partition) return string.match(partition, '^(.*)/[^/]*$') or '' end
+  local function member_of(partition)
+    local of = {topic = topic_of(partition), partition = string.match(partition, '[^/]*$')}
+    local name = of[selected[1]]
+    if selected[2] then name = name .. '/' .. of[selected[2]] end
+    return query .. '/' .. name
+  end
+  for i, partition in ipairs(columns.partitions) do
+    local start = columns.starts[i]
+    topics[partition] = topic_of(partition)
+    if start and (columns.ends[i] < start or start < (ends[partition] or start)) then recreated[topics[partition]] = true end
+  end
+  local kept, present, again, new, gone = {}, {}, {}, {}, {}
+  for _, partition in ipairs(columns.partitions) do
+    local member = member_of(partition)
+    present[member] = true
+    if recreated[topics[partition]] then
+      again[#again + 1] = member
+    elseif ends[partition] then
+      kept[member] = true
+    elseif known and #known.partitions > 0 then
+      new[#new + 1] = member
+    end
+  end
+  for _, partition in ipairs(known and #columns.partitions > 0 and known.partitions or {}) do
+    if not topics[partition] then gone[#gone + 1] = member_of(partition) end
+  end
+  local function without(members, ...)
+    local found, seen = {}, {}
+    for _, member in ipairs(members) do
+      local is_left_out = seen[member]
+      for _, others in ipairs({...}) do is_left_out = is_left_out or others[member] end
+      if not is_left_out then found[#found + 1], seen[member] = member, true end
+    end
+    return found, seen
+  end
+  local restarted, is_restarted = without(again)
+  return restarted, (without(new, kept, is_restarted)), (without(gone, present))
+end
+
 -- Replace the offsets of a query by those of a later batch, and record the offsets that the batch has skipped. Return
--- whether the batch is a later one.
+-- whether the batch is a later one, and the columns of the batch before that told its offsets.
 local function advance_offsets(query, batch_id, columns)
   local before, ends = batches.offsets(query.name), {}
   if before and batch_id <= before.batch_id then return false end
+  local known = before and batches.offset_columns(query.name)
   if before and batch_id == before.batch_id + 1 then
-    local known = batches.offset_columns(query.name)
     for i, partition in ipairs(known.partitions) do ends[partition] = known.ends[i] end
   end
   local skipped, restarted, unread = {}, {}, nil
@@ -448,19 +493,25 @@ local function advance_offsets(query, batch_id, columns)
   end
   local count = record_skipped('offsets_skipped', query.name, batch_id, skipped)
     + record_skipped('offsets_restarted', query.name, batch_id, restarted)
-  columns.starts = nil
-  redis.call('HSET', key.offsets(query.name), 'columns', cmsgpack.pack(columns), 'batch', cmsgpack.pack({
+  local stored = {}
+  for name, column in pairs(columns) do
+    if name ~= 'starts' and name ~= 'substream_columns' then stored[name] = column end
+  end
+  redis.call('HSET', key.offsets(query.name), 'columns', cmsgpack.pack(stored), 'batch', cmsgpack.pack({
     incarnation = job.incarnation, at_ms = job.now, query_id = query.query_id, batch_id = batch_id, unread = unread,
     skipped = (before and before.skipped or 0) + count}))
-  return true
+  return true, known
 end
 
 -- Apply the offsets of a batch, unless those of a later batch were applied. Return whether a substream has changed; the
 -- evaluation that follows then counts it as one that has left.
 local function apply_offsets(query, batch_id, columns)
-  if not advance_offsets(query, batch_id, columns) or job.is_complete then return false end
-  local restarted = observation.restart_substreams(query.name, args.started or {})
-  local ended = observation.end_substreams(query.name, args.ended or {})
+  local is_later, known = advance_offsets(query, batch_id, columns)
+  if not is_later or job.is_complete or #columns.substream_columns == 0 then return false end
+  local again, new, gone = substream_changes(query.name, columns, known)
+  for _, member in ipairs((bulk.split_by_set(key.done, new))) do again[#again + 1] = member end
+  local restarted = observation.restart_substreams(query.name, again)
+  local ended = observation.end_substreams(query.name, gone)
   history.write_substreams('restarted', query.name, history.summary(restarted))
   history.write_substreams('ended', query.name, history.summary(ended))
   return #restarted + #ended > 0
@@ -473,7 +524,7 @@ end
 --        disposition (dropped or diverted), hours_of_job and hours (see ledger.add), or stored pieces of these columns:
 --        stored, members (range); joined (combined reports; absent: see to_combine): version, count, and ranges of pieces;
 --        offsets (absent: unknown; of the batch offset_batch_id): columns partitions, starts, ends, latest, behind_ms;
---        open_transactions; started and ended (members whose partitions are new, or no longer in the source)
+--        open_transactions, substream_columns
 -- reply  applied: false if the batch was already committed; or join: the version of the reports, which the coordinator
 --        must combine
 -- errors query_fenced, query_retired, batch_not_begun, reports_missing
@@ -543,7 +594,7 @@ end
 -- Heartbeat: advance the idle clock of a query that was caught up. While a batch is open, the heartbeat must be about
 -- the batch before it.
 -- args   token, run, observed_ms, waited_ms, after_batch (absent: no check, but no batch may be open), caught_up (members;
---        absent: all); offsets, offset_batch_id, started and ended (as of a commit)
+--        absent: all); offsets and offset_batch_id (as of a commit)
 -- reply  applied: false if the clock did not advance
 -- errors query_fenced, query_retired, checkpoint_conflict
 function commands.heartbeat()

@@ -164,12 +164,13 @@ function observation.remove_substreams(query, members)
   for _, name in ipairs({key.clock_driven, key.delays, key.learned_lags}) do bulk.hdel(name, members) end
 end
 
--- Let substreams start again without events. Return those that had a watermark or events, or were done.
+-- Let known substreams start again without events. Return those that were not as new ones are.
 function observation.restart_substreams(query, members)
   local known, again = membership.split(members), {}
-  local done, times, watermarks = bulk.zmscore(key.done, known), max_event_times.of(known), membership.watermarks(known)
+  local active = bulk.zmscore(key.last_events(query), known)
+  local times, watermarks = max_event_times.of(known), membership.watermarks(known)
   for i, member in ipairs(known) do
-    if done[i] or times[i] or watermarks[i] then again[#again + 1] = member end
+    if not active[i] or times[i] or watermarks[i] then again[#again + 1] = member end
   end
   if #again == 0 then return again end
   observation.remove_substreams(query, again)

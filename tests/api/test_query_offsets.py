@@ -59,6 +59,7 @@ def test_invalid_offsets_are_refused(http: httpx.Client, make_job: Callable[...,
         ({"batch_id": 1}, "offsets.batch_id"),
         ({"substream_columns": ["offset"]}, "offsets.substream_columns.0"),
         ({"substream_columns": ["topic", "topic"]}, "offsets.substream_columns"),
+        ({"substream_columns": ["topic"], "partitions": ["t"]}, "offsets.partitions"),
         ({"partitions": [str(number) for number in range(5001)], "ends": [0] * 5001}, "offsets.partitions"),
     ):
         answer = commit(http, path, 0, {**valid, **change})
@@ -94,9 +95,10 @@ def test_new_partitions_start_again_and_missing_ones_are_done(http: httpx.Client
     assert (row["state"], row["watermark"]) == ("active", None)
     (record,) = http.get(f"{path}/history", params={"kind": ["restarted", "ended"]}).json()["records"]
     assert (record["kind"], record["substreams"]) == ("restarted", ["q/t/0"])
+    http.post(f"{path}:declare", json={"query": "q", "substreams": ["u/1"]}).raise_for_status()
     commit(http, path, 2, {**told, "partitions": ["u/1"], "ends": [9]}).raise_for_status()
-    (row,) = http.get(f"{path}/substreams").json()["substreams"]
-    assert row["state"] == "done"
+    rows = http.get(f"{path}/substreams").json()["substreams"]
+    assert {row["substream"]: row["state"] for row in rows} == {"t/0": "done", "u/1": "active"}
 
 
 def test_a_reset_forgets_offsets(http: httpx.Client, make_job: Callable[..., str]) -> None:

@@ -221,8 +221,10 @@ def test_offsets_of_a_batch_tell_which_substreams_continue() -> None:
     told = batch_offsets([kafka(after, after, before)], LatestOffsets(), 0.0, {}, substreams=BY_PARTITION)
     assert told is not None
     assert told.starts == (100, 5, 3, 0), "a partition that was not there before is read from its beginning"
-    assert told.continued() == frozenset({"u/0", "v/0"}), "topic t was created again"
-    assert replace(told, substream_columns=()).continued() is None
+    assert told.continuing() == frozenset({"u/0", "v/0"}), "topic t was created again"
+    by_number = replace(told, substream_columns=("partition",))
+    assert by_number.continuing() == frozenset(), "partition 0 of u has the substream of partition 0 of t"
+    assert replace(told, substream_columns=()).continuing() is replace(told, batch_id=3).continuing() is None
 
 
 def test_the_age_of_a_backlog_is_known_for_days() -> None:

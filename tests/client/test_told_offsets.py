@@ -8,7 +8,8 @@ import pytest
 from tests.support.drivers import Run, Runs, fold
 from tests.support.local import LocalCoordinator
 from tidegate_spark import Job, limiting_lag
-from tidegate_spark.protocol.evidence import BatchOffsets
+from tidegate_spark.protocol.batches import OpenBatch
+from tidegate_spark.protocol.evidence import BatchInput, BatchOffsets
 
 
 def told(start: int | None, end: int, latest: int = 100, behind_ms: int = 0) -> BatchOffsets:
@@ -64,6 +65,29 @@ def test_a_restored_substream_is_not_that_of_an_earlier_topic(own: LocalCoordina
     assert {row["substream"]: row["max_event_time"] for row in job.substreams()} == {"c": 400}
 
 
+def test_a_lost_commit_does_not_restore_a_topic_that_is_created_again(own: LocalCoordinator, runs: Runs) -> None:
+    """The batch that reports the max event times again is the one in which the topic was created again."""
+    job = own.job(config=limiting_lag(timedelta(0)))
+    run = runs.run(job)
+
+    def opened(batch_id: int, ends: tuple[int, int], starts: tuple[int, int]) -> OpenBatch:
+        offsets = BatchOffsets(("a/0", "c/0"), starts, ends, (None, None), (None, None), substream_columns=("topic",))
+        runs.plan(batch_id)
+        return run.session.run(run.session.protocol.begin(batch_id, BatchInput(offsets=offsets)))
+
+    for batch_id, event_time in enumerate((500, 600)):
+        if batch_id:
+            state = own.state()
+        batch = opened(batch_id, (10 + batch_id, 10 + batch_id), (9, 9))
+        run.report(batch, fold(a=event_time, c=event_time))
+        run.commit(batch, fold(a=event_time, c=event_time))
+    own.restore(state)
+    batch = opened(2, (3, 12), (11, 11))
+    run.report(batch, fold(c=700))
+    run.commit(batch, fold(c=700))
+    assert {row["substream"]: row["max_event_time"] for row in job.substreams()} == {"a": None, "c": 700}
+
+
 def test_a_batch_that_an_older_checkpoint_plans_again_may_end_elsewhere(job: Job, runs: Runs) -> None:
     """The coordinator has batch 1 with another end, and ignores its second commit."""
     run = runs.run(job)
@@ -74,6 +98,7 @@ def test_a_batch_that_an_older_checkpoint_plans_again_may_end_elsewhere(job: Job
     shutil.copytree(runs.directory.with_name("backup"), runs.directory)
     restored = runs.run(job)
     batch(restored, 1, told(10, 30))
+    restored = runs.run(job)
     batch(restored, 2, told(30, 40))
     assert (job.offsets("q")["skipped"], job.offsets("q")["batch_id"]) == (0, 2)
     batch(restored, 3, told(45, 50))

@@ -122,6 +122,17 @@ def test_the_last_topic_does_not_end() -> None:
     assert states(job)["a"] == ("active", 90), "the partitions of the batch before are not known"
 
 
+def test_no_topic_ends_if_no_other_one_holds_the_watermark() -> None:
+    """The remaining topics have no rows yet, so the watermark of the job would pass their first ones."""
+    job = machine()
+    job.report({"elsewhere": 9990}, 0)
+    commit(job, 1, told({"c/0": (0, 0)}))
+    assert (records(job), job.coalesced_watermark) == ([], 90)
+    job.idle(RUN.query, ["b"], 2)
+    commit(job, 2, told({"b/0": (110, 111), "c/0": (0, 0)}))
+    assert (records(job), job.coalesced_watermark) == ([], 90)
+
+
 def test_topics_that_were_created_again_while_none_was_left_start_again() -> None:
     """Spark then reads them from the beginning. No batch told the offsets in between."""
     job = machine()

@@ -29,7 +29,6 @@ from tidegate.domain.observe import (
     check_room,
     count_future,
     end_substreams,
-    is_done,
     latest_event_time,
     measure,
     observe,
@@ -299,7 +298,15 @@ def commit(
 def _apply_offsets(job: JobState, run: Run, query: Query, batch_id: int, offsets: BatchOffsets | None) -> None:
     """Apply the offsets of a batch, unless those of a later batch were applied; the caller must evaluate the job.
 
-    ``batch_id`` is the batch of the offsets, unless they name another one.
+    Substreams end only if another one of the source holds the watermark. Otherwise, the watermark would pass all rows
+    that the source has next, for example those of a topic that is about to be created again.
+
+    Args:
+        job: The job.
+        run: The caller.
+        query: The query of the caller.
+        batch_id: The batch of the offsets, unless they name another one.
+        offsets: The offsets; None if they are not known.
     """
     if offsets is None:
         return
@@ -309,11 +316,12 @@ def _apply_offsets(job: JobState, run: Run, query: Query, batch_id: int, offsets
     if query.offsets is before or job.is_complete:
         return
     changes = substream_changes(before, offsets)
-    done = [name for name in changes.returned if is_done(job, run.query, name)]
-    for kind, changed in (
-        (Kind.RESTARTED, restart_substreams(job, run.query, [*changes.restarted, *done])),
-        (Kind.ENDED, end_substreams(job, run.query, changes.ended)),
-    ):
+    again = [name for name in changes.new if (known := job.substreams.get((run.query, name))) and known.done]
+    restarted = restart_substreams(job, run.query, [*changes.restarted, *again])
+    present = (job.substreams.get((run.query, name)) for name in changes.present)
+    others_hold = any(substream is not None and substream.counts for substream in present)
+    ended = end_substreams(job, run.query, changes.gone if others_hold else ())
+    for kind, changed in ((Kind.RESTARTED, restarted), (Kind.ENDED, ended)):
         if changed:
             job.history.write(job.now_ms, kind, query=run.query, **named(member((run.query, of)) for of in changed))
 

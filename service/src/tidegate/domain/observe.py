@@ -110,12 +110,6 @@ def restart_substreams(job: JobState, query: str, names: Iterable[str]) -> list[
     return again
 
 
-def is_done(job: JobState, query: str, name: str) -> bool:
-    """Return whether a substream is known and done."""
-    known = job.substreams.get((query, name))
-    return known is not None and known.done
-
-
 def end_substreams(job: JobState, query: str, names: Iterable[str]) -> list[str]:
     """End known substreams, so that they never hold the watermark again; return those that were not done."""
     known = ((name, job.substreams.get((query, name))) for name in names)

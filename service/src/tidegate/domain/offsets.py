@@ -124,21 +124,22 @@ class SubstreamChanges:
 
     Attributes:
         restarted: Those whose topic was deleted and created again.
-        returned: Those whose partitions are new in the source. If they are done, they start again, too.
-        ended: Those whose partitions the source no longer has.
+        new: Those whose partitions are new in the source. If they are done, they start again, too.
+        gone: Those whose partitions the source no longer has.
+        present: Those of all partitions of the batch.
     """
 
-    restarted: Collection[str] = ()
-    returned: Collection[str] = ()
-    ended: Collection[str] = ()
+    restarted: Collection[str]
+    new: Collection[str]
+    gone: Collection[str]
+    present: Collection[str]
 
 
 def substream_changes(before: CommittedOffsets | None, batch: BatchOffsets) -> SubstreamChanges:
     """Compare the partitions of a batch with those of the latest batch of the checkpoint that told its offsets.
 
     A topic was created again if a batch ends below its start, or starts below the end of an earlier batch: the batches
-    between may not have told their offsets. If the source has no partitions left, no substream ends: the watermark
-    would pass all of them, and the topic may be about to be created again.
+    between may not have told their offsets.
     """
     known: dict[str, int] = {}
     if before is not None:
@@ -151,13 +152,14 @@ def substream_changes(before: CommittedOffsets | None, batch: BatchOffsets) -> S
     is_again = {partition: _split(partition)[0] in recreated for partition in batch.partitions}
     kept = batch.substreams(each for each, again in is_again.items() if each in known and not again)
     restarted = batch.substreams(each for each, again in is_again.items() if again)
-    returned = batch.substreams(each for each in batch.partitions if known and each not in known)
-    gone = batch.substreams(each for each in known if batch.partitions and each not in is_again)
+    new = batch.substreams(each for each in batch.partitions if known and each not in known)
+    gone = batch.substreams(each for each in known if each not in is_again)
     present = batch.substreams(batch.partitions)
     return SubstreamChanges(
         list(restarted),
-        [name for name in returned if name not in kept and name not in restarted],
+        [name for name in new if name not in kept and name not in restarted],
         [name for name in gone if name not in present],
+        list(present),
     )
 
 

@@ -1,5 +1,6 @@
 """Bodies of the calls for reports, batches and heartbeats."""
 
+import re
 from collections.abc import Sequence
 from operator import gt
 from typing import Any, Literal, Self
@@ -264,6 +265,9 @@ class BeginRequest(RunReference):
         return BeginOptions(known, self.pinned_watermarks_to_keep, self.waited_ms, self.input_age_ms)
 
 
+_PARTITION = re.compile(r".+/[^/]+")
+
+
 class Offsets(Request):
     """The offsets of a batch in the partitions of its source, in columns of equal length."""
 
@@ -304,8 +308,9 @@ class Offsets(Request):
         max_length=2,
         description="Parts of the names of partitions that are the names of the substreams, such as `topic` and "
         "`partition` for the substream `landings/2`. Then the coordinator compares the partitions with those of the "
-        "batch before: substreams of a topic that was deleted and created again start again without a watermark, as do "
-        "partitions that return, and partitions that are gone are done. Empty if the substreams are not partitions.",
+        "latest batch of the checkpoint that told its offsets. The substreams of a topic that was deleted and created "
+        "again start again without a watermark, as do those that are done and whose partitions return. Those whose "
+        "partitions are gone are done, if another one of the source counts. Empty if substreams are not partitions.",
         examples=[["topic", "partition"]],
     )
 
@@ -314,6 +319,8 @@ class Offsets(Request):
         check_equal_lengths(self, ("ends", "starts", "latest", "behind_ms"), "partitions")
         if len(set(self.substream_columns)) < len(self.substream_columns):
             raise FieldError("substream_columns", "a column occurs twice")
+        if self.substream_columns and not all(_PARTITION.fullmatch(name) for name in self.partitions):
+            raise FieldError("partitions", "with substream_columns, a name must have a topic and a number: landings/2")
         if unknown := set(self.open_transactions).difference(self.partitions):
             raise FieldError("open_transactions", f"{min(unknown)!r} is not in partitions")
         return self

@@ -96,8 +96,6 @@ class Batches:
     def __init__(self, calls: QueryCalls, registration: QueryRegistration) -> None:
         self._calls, self._registration, self._log = calls, registration, calls.log
         self.job_watermark: int | None = None
-        self._restored_before: int | None = None
-        """The batch after one that the coordinator has, and that an older checkpoint has planned again."""
         self.max_future_skew_ms: int | None = registration.config.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
 
     def batch(self, batch_id: int, stored: StoredPinnedWatermark, replayed: bool) -> Batch:
@@ -171,8 +169,7 @@ class Batches:
                 "next batch.",
                 extra={"batch": batch_id},
             )
-            self._restored_before = batch_id + 1
-            yield Locked(self._registration.report_with_next_batch({}))
+            yield Locked(self._registration.report_with_next_batch({}, restored_before=batch_id + 1))
 
     def check_unfinished(self, batch_id: int) -> Procedure[None]:
         """Check that no other run of the query has finished a batch while this run waited for the coordinator.
@@ -239,8 +236,9 @@ class Batches:
 
     def commit(self, batch: OpenBatch, fold: Fold, policy: RetryPolicy) -> Procedure[Answer]:
         """Commit a batch. If the coordinator refuses its offsets, commit it without them."""
+        offsets = yield from self._told(batch)
         try:
-            answer = yield from self._commit(batch, fold, policy, self._told(batch))
+            answer = yield from self._commit(batch, fold, policy, offsets)
         except Refused as refusal:
             if batch.offsets is None or refusal.code not in REFUSED_BODY:
                 raise
@@ -260,14 +258,12 @@ class Batches:
         silent = batch.silent_beside(fold.substream)
         return self._calls.commit(batch.batch_id, fold.row_counts(), fold.reported(), policy, silent, offsets)
 
-    def _told(self, batch: OpenBatch) -> BatchOffsets | None:
-        """Return the offsets of a batch; without starts after a batch that the coordinator has with other ends.
-
-        The partitions of that batch are then not compared with those of this one.
-        """
-        if batch.offsets is None or batch.batch_id != self._restored_before:
+    def _told(self, batch: OpenBatch) -> Procedure[BatchOffsets | None]:
+        """Return the offsets of a batch; without starts after a batch that the coordinator has with other ends."""
+        progress = yield from self._registration.progress()
+        if batch.offsets is None or batch.batch_id != progress.restored_before:
             return batch.offsets
-        return replace(batch.offsets, starts=(None,) * len(batch.offsets.starts), substream_columns=())
+        return replace(batch.offsets, starts=(None,) * len(batch.offsets.starts))
 
     def resending(
         self, call: Call[Result], batch: OpenBatch, fold: Fold, policy: RetryPolicy, is_finished: bool = False

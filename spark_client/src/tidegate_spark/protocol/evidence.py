@@ -55,18 +55,23 @@ class BatchOffsets:
     batch_id: int | None = None
     substream_columns: tuple[str, ...] = ()
 
-    def continued(self) -> frozenset[str] | None:
+    def continuing(self) -> frozenset[str] | None:
         """Return the substreams that continue in the batch: not those of topics that were created again.
 
-        The result is None if the substreams are not partitions, or the source has no partitions left.
+        The result is None if the substreams are not partitions, or the offsets are those of an earlier batch: later
+        batches may have other partitions.
         """
-        if not self.substream_columns or not self.partitions:
+        if not self.substream_columns or self.batch_id is not None:
             return None
         topics = [partition.rpartition("/")[0] for partition in self.partitions]
         columns = zip(topics, self.starts, self.ends, strict=True)
         recreated = {topic for topic, start, end in columns if start is not None and end < start}
-        named = zip(self.partitions, topics, strict=True)
-        return frozenset(self.substream(partition) for partition, topic in named if topic not in recreated)
+        named = [
+            (self.substream(partition), topic in recreated)
+            for partition, topic in zip(self.partitions, topics, strict=True)
+        ]
+        again = {name for name, is_again in named if is_again}
+        return frozenset(name for name, _ in named if name not in again)
 
     def substream(self, partition: str) -> str:
         """Return the name of the substream of a partition."""

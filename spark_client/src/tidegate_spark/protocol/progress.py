@@ -25,6 +25,8 @@ class Progress:
         restoring: Whether the open batch reports the max event times again, because the coordinator has lost a commit.
         job: The job of the query; None until it is stored.
         renamed_from: An earlier name of the query that may still hold the watermark; None if there is none.
+        restored_before: The batch after one that the coordinator has, and that an older checkpoint has planned again;
+            None if there is none.
     """
 
     query: str
@@ -36,6 +38,7 @@ class Progress:
     restoring: bool = False
     job: str | None = None
     renamed_from: str | None = None
+    restored_before: int | None = None
 
     @classmethod
     def load(cls, query: str, job: str) -> Procedure[Self]:
@@ -89,7 +92,7 @@ class Progress:
     def _was_reset(self, answer: Mapping[str, Any]) -> bool:
         return self.incarnation is not None and bool(answer["incarnation"] > self.incarnation)
 
-    def keep(self, substreams: Collection[str]) -> None:
+    def keep_only(self, substreams: Collection[str]) -> None:
         """Forget the max event times of all other substreams, which start again or have ended."""
         self.max_event_times = {name: time for name, time in self.max_event_times.items() if name in substreams}
 

@@ -132,6 +132,7 @@ class QueryProtocol:
             before = yield from pinned_watermarks.read(batch_id - 1)
         evidence = yield from self._dated(batch_id, batch_input.evidence)
         self.registration.partitions = batch_input.partitions
+        yield Locked(self.registration.keep_continuing(batch_input.offsets))
         policy = self._on_outage.policy if before is None else self._on_outage.first_policy
         try:
             flushed = yield from self.backlog.flush_before(batch_id, policy)

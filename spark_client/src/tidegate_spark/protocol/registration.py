@@ -202,6 +202,8 @@ class QueryRegistration:
 
     def declare_partitions(self, policy: RetryPolicy) -> Procedure[None]:
         """Declare the partitions of the source that this run has not declared."""
+        if self.partitions:  # partitions that are gone may return
+            self._declared_partitions &= self.partitions
         new = self.partitions.difference(self._declared_partitions, self._settings.declared)
         if new and self.config.get(IDLE_TIMEOUT) is not None:
             yield from self._calls.declare(self._settings.query, sorted(new), NEW_PARTITIONS, policy=policy)
@@ -249,9 +251,15 @@ class QueryRegistration:
             return
         yield from self._calls.declare(self._settings.query, self._declared(), STARTED, policy=policy)
 
-    def report_with_next_batch(self, max_event_times: Mapping[str, int]) -> Procedure[None]:
-        """Add max event times to the progress, and report them with the next batch. Run this procedure locked."""
+    def report_with_next_batch(
+        self, max_event_times: Mapping[str, int], restored_before: int | None = None
+    ) -> Procedure[None]:
+        """Add max event times to the progress, and report them with the next batch. Run this procedure locked.
+
+        ``restored_before`` is as in :class:`Progress`.
+        """
         progress = yield from self.progress()
+        progress.restored_before = restored_before or progress.restored_before
         progress.restore_with(max_event_times)
         yield from progress.save()
 
@@ -260,11 +268,19 @@ class QueryRegistration:
     ) -> Procedure[None]:
         """Record and store an acknowledged commit; run this procedure locked."""
         progress = yield from self.progress()
-        continued = None if offsets is None else offsets.continued()
-        if continued is not None:
-            progress.keep(continued)
+        yield from self.keep_continuing(offsets)
         progress.commit(batch_id, max_event_times, answer["watermark_token"], answer["applied"])
         yield from progress.save()
+
+    def keep_continuing(self, offsets: BatchOffsets | None) -> Procedure[None]:
+        """Forget the max event times of substreams that do not continue in a batch; run this procedure locked.
+
+        A job that the coordinator loses is then restored without them.
+        """
+        continuing = None if offsets is None else offsets.continuing()
+        if continuing is not None:
+            progress = yield from self.progress()
+            progress.keep_only(continuing)
 
     def restore(self, batch_id: int | None, policy: RetryPolicy) -> Procedure[None]:
         """Send the last acknowledged batch again with the max event times, in case the coordinator has lost it.

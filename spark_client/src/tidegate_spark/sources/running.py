@@ -269,9 +269,11 @@ class ProgressEvidenceReader:
             sources: The progress of the sources. Each latest offset is the one by which Spark planned the batch.
         """
         read = self._offsets(sources)
-        offsets = batch_offsets(read, self._past, time.time(), {}, substreams=self._names)
+        # With another source of Kafka in the query, the partitions may be those of other substreams.
+        names = self._names if sum(partitions_of(each.end) is not None for each in read) <= 1 else None
+        offsets = batch_offsets(read, self._past, time.time(), {}, substreams=names)
         told = None if offsets is None else replace(offsets, batch_id=batch_id)
-        return replace(input_of(partitions_read(read), self._names), offsets=told)
+        return replace(input_of(partitions_read(read), names), offsets=told)
 
     def _offsets(self, sources: Iterable[SourceProgress]) -> list[SourceOffsets]:
         return [

@@ -427,7 +427,8 @@ local function record_skipped(kind, query, batch_id, by_partition)
   return count
 end
 
--- Return lists of members whose topic was created again, whose partitions are new, and whose partitions are gone.
+-- Return lists of members whose topic was created again, whose partitions are new, whose partitions are gone, and of those
+-- with partitions.
 -- known: the columns of the latest batch that told its offsets; nil if no batch told them.
 local function substream_changes(query, columns, known)
   local ends, topics, recreated, selected = {}, {}, {}, columns.substream_columns
@@ -444,10 +445,10 @@ local function substream_changes(query, columns, known)
     topics[partition] = topic_of(partition)
     if start and (columns.ends[i] < start or start < (ends[partition] or start)) then recreated[topics[partition]] = true end
   end
-  local kept, present, again, new, gone = {}, {}, {}, {}, {}
+  local kept, present, again, new, gone, all = {}, {}, {}, {}, {}, {}
   for _, partition in ipairs(columns.partitions) do
     local member = member_of(partition)
-    present[member] = true
+    present[member], all[#all + 1] = true, member
     if recreated[topics[partition]] then
       again[#again + 1] = member
     elseif ends[partition] then
@@ -456,7 +457,7 @@ local function substream_changes(query, columns, known)
       new[#new + 1] = member
     end
   end
-  for _, partition in ipairs(known and #columns.partitions > 0 and known.partitions or {}) do
+  for _, partition in ipairs(known and known.partitions or {}) do
     if not topics[partition] then gone[#gone + 1] = member_of(partition) end
   end
   local function without(members, ...)
@@ -469,7 +470,7 @@ local function substream_changes(query, columns, known)
     return found, seen
   end
   local restarted, is_restarted = without(again)
-  return restarted, (without(new, kept, is_restarted)), (without(gone, present))
+  return restarted, (without(new, kept, is_restarted)), (without(gone, present)), all
 end
 
 -- Replace the offsets of a query by those of a later batch, and record the offsets that the batch has skipped. Return
@@ -503,15 +504,16 @@ local function advance_offsets(query, batch_id, columns)
   return true, known
 end
 
--- Apply the offsets of a batch, unless those of a later batch were applied. Return whether a substream has changed; the
--- evaluation that follows then counts it as one that has left.
+-- Apply the offsets of a batch, unless those of a later batch were applied. Substreams end only if another one of the
+-- source counts. Return whether a substream has changed; the evaluation that follows then counts it as one that has left.
 local function apply_offsets(query, batch_id, columns)
   local is_later, known = advance_offsets(query, batch_id, columns)
   if not is_later or job.is_complete or #columns.substream_columns == 0 then return false end
-  local again, new, gone = substream_changes(query.name, columns, known)
+  local again, new, gone, present = substream_changes(query.name, columns, known)
   for _, member in ipairs((bulk.split_by_set(key.done, new))) do again[#again + 1] = member end
   local restarted = observation.restart_substreams(query.name, again)
-  local ended = observation.end_substreams(query.name, gone)
+  local counting = bulk.split_by_set(key.last_events(query.name), present)
+  local ended = #counting > 0 and observation.end_substreams(query.name, gone) or {}
   history.write_substreams('restarted', query.name, history.summary(restarted))
   history.write_substreams('ended', query.name, history.summary(ended))
   return #restarted + #ended > 0

@@ -41,7 +41,8 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
     * A window's size is a multiple of its slide, and its offset is below its size.
     * The lag of a cold start lies between floor and ceiling.
     * Counts by hour do not exceed the counts of their substream.
-    * Offsets are those of the committed batch, and open transactions are in listed partitions.
+    * Offsets are those of the committed batch, or of a batch that a heartbeat names. Open transactions are in listed
+      partitions, and substreams are named after partitions with a topic and a number.
     """
     for given in (case.query, case.body):
         for name in TIMES & set(given if isinstance(given, dict) else ()):
@@ -57,6 +58,8 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
     if isinstance(offsets := case.body.get("offsets"), dict):
         _equalise(offsets, "partitions", OFFSET_COLUMNS)
         _list_transactions(offsets)
+        if "observed_ms" in case.body and case.body.get("after_batch") is None:
+            case.body["after_batch"] = 0
     overrides = case.body.get("overrides")
     for held_by in (case.body, *(overrides if isinstance(overrides, list) else ())):
         if isinstance(held_by, dict) and isinstance(held_by.get("policy"), dict):
@@ -89,15 +92,28 @@ def _put_in_order(policy: dict[str, Any]) -> None:
 
 
 def _list_transactions(offsets: dict[str, Any]) -> None:
-    """Keep open transactions of listed partitions, and values that the coordinator must refuse."""
+    """Keep open transactions of listed partitions, and values that the coordinator must refuse.
+
+    Keep names of substreams only for partitions that have a topic and a number.
+    """
     batch_id: Any = offsets.get("batch_id")
     if _whole(batch_id) and batch_id <= EXACT_DOUBLE.highest and batch_id == int(batch_id):
         offsets["batch_id"] = None
     partitions, named = offsets.get("partitions"), offsets.get("open_transactions")
-    if not isinstance(partitions, list) or not isinstance(named, list) or not all(map(_is_name, named)):
+    if not isinstance(partitions, list):
+        return
+    names = [name for name in partitions if _is_name(name)]
+    if _is_columns(offsets) and not all(re.fullmatch(".+/[^/]+", name) for name in names):
+        offsets["substream_columns"] = []
+    if not isinstance(named, list) or not all(map(_is_name, named)):
         return
     if len(set(named)) == len(named):
         offsets["open_transactions"] = [name for name in named if name in partitions]
+
+
+def _is_columns(offsets: dict[str, Any]) -> bool:
+    columns = offsets.get("substream_columns")
+    return columns in (["topic"], ["partition"], ["topic", "partition"], ["partition", "topic"])
 
 
 def _is_name(name: object) -> bool:

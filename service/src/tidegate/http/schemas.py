@@ -306,6 +306,7 @@ class Offsets(Request):
     substream_columns: list[Literal["topic", "partition"]] = Field(
         default=[],
         max_length=2,
+        json_schema_extra={"uniqueItems": True},
         description="Parts of the names of partitions that are the names of the substreams, such as `topic` and "
         "`partition` for the substream `landings/2`. Then the coordinator compares the partitions with those of the "
         "latest batch of the checkpoint that told its offsets. The substreams of a topic that was deleted and created "

@@ -440,11 +440,16 @@ local function substream_changes(query, columns, known)
     if selected[2] then name = name .. '/' .. of[selected[2]] end
     return query .. '/' .. name
   end
+  local is_same, before = true, known and #known.partitions or 0
   for i, partition in ipairs(columns.partitions) do
     local start = columns.starts[i]
-    topics[partition] = topic_of(partition)
-    if start and (columns.ends[i] < start or start < (ends[partition] or start)) then recreated[topics[partition]] = true end
+    if start and (columns.ends[i] < start or start < (ends[partition] or start)) then
+      recreated[topic_of(partition)], is_same = true, false
+    end
+    is_same = is_same and (before == 0 or ends[partition] ~= nil)
   end
+  if is_same and (before == 0 or before == #columns.partitions) then return {}, {}, {}, {} end  -- as in most batches
+  for _, partition in ipairs(columns.partitions) do topics[partition] = topic_of(partition) end
   local kept, present, again, new, gone, all = {}, {}, {}, {}, {}, {}
   for _, partition in ipairs(columns.partitions) do
     local member = member_of(partition)
@@ -453,7 +458,7 @@ local function substream_changes(query, columns, known)
       again[#again + 1] = member
     elseif ends[partition] then
       kept[member] = true
-    elseif known and #known.partitions > 0 then
+    elseif before > 0 then
       new[#new + 1] = member
     end
   end

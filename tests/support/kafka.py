@@ -55,8 +55,9 @@ class Broker(LocalBroker):
         until(lambda: len(self._partitions(topic)) == total, f"{topic} has {total} partitions")
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the id of the broker that leads a partition; -1 if no broker does."""
-        return int(self._partitions(topic)[partition].leader)
+        """Return the id of the broker that leads a partition; -1 if no broker does, or if this one has not heard of it."""
+        found = self._partitions(topic).get(partition)
+        return -1 if found is None else int(found.leader)
 
     def _partitions(self, topic: str) -> dict[int, Any]:
         metadata = self.admin.list_topics(topic, timeout=60).topics[topic]

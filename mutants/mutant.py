@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PATCHES = Path(__file__).parent / "patches"
-OF_STATE = ("Monotone", "Safe", "Committed", "Replay-exact", "Idempotent", "Evidence-based idleness")
+OF_STATE = ("Monotone", "Safe", "Committed", "Written", "Replay-exact", "Idempotent", "Evidence-based idleness")
 """The guarantees about the state of a job, which the simulation checks."""
 SIMULATED = ("domain-", "client-")
 """Prefixes of the defects of programs that the simulation runs. The functions in Lua have the defects of the domain."""

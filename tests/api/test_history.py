@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.api import RUN
 
+WATERMARKS = ("watermark", "coalesced_watermark", "written_watermark")
+
 
 def report(http: httpx.Client, path: str, event_time: int) -> dict[str, Any]:
     answer = http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [event_time]})
@@ -36,8 +38,8 @@ def test_every_emission_names_its_holder(http: httpx.Client, make_job: Callable[
     assert summaries == [
         {"kind": "action", "action": "declare", "query": "q", "count": 2, "substreams": ["q/b", "q/c"]},
         {"kind": "action", "action": "hold", "hold": "h", "at_most": 190, "reason": "not yet"},
-        {"kind": "emission", "watermark": 190, "coalesced_watermark": 190, "held_by": "slow", "substream": "a"},
-        {"kind": "emission", "watermark": 90, "coalesced_watermark": 90, "held_by": "slow", "substream": "a"},
+        {"kind": "emission", **dict.fromkeys(WATERMARKS, 190), "held_by": "slow", "substream": "a"},
+        {"kind": "emission", **dict.fromkeys(WATERMARKS, 90), "held_by": "slow", "substream": "a"},
         {"kind": "created"},
     ]
     assert page["kept_from_ms"] == page["records"][-1]["at_ms"]
@@ -135,7 +137,7 @@ def test_a_misspelt_parameter_is_refused_everywhere(http: httpx.Client, make_job
     path = make_job()
     answer = http.get(f"{path}/watermark?atleast=5")
     assert answer.status_code == 422
-    assert answer.json()["detail"] == "atleast: unknown parameter; this call accepts: at_least, timeout_s, force."
+    assert answer.json()["detail"] == "atleast: unknown parameter; this call accepts: at_least, timeout_s, read, force."
     assert http.delete(f"{path}?reason=old").json()["detail"].endswith("this call accepts: none.")
     assert http.get(path).status_code == 200
 

@@ -51,6 +51,35 @@ def test_the_state_precedes_the_events(http: httpx.Client, tidegate: Coordinator
     assert [event.id for event in (idle, emission, wake)] == [record["id"] for record in kept[2::-1]]
 
 
+def test_a_wait_ends_when_the_results_are_written(
+    http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make
+) -> None:
+    """A query with windows writes them after the commit of their rows. With `read`, a wait ends with this commit."""
+    path, run_of = make_job(policy={"type": "limiting_lag", "lag_ms": 0}), {"query_id": "c", "run_id": "r"}
+    batch = f"{path}/queries/q/batches/0"
+    http.put(batch, json={**run_of, "output_watermark": None}).raise_for_status()
+    about = {"query": "q", **run_of, "batch_id": 0, "partition": 0}
+    http.post(f"{path}:report", json={"substreams": ["a"], "max_event_times": [100], "batch": about}).raise_for_status()
+    with ThreadPoolExecutor(1) as pool, watching(tidegate.url + path, kind="written") as events:
+        events.take(1)
+        waiting = pool.submit(http.get, f"{path}/watermark", params={"at_least": 60, "timeout_s": 300})
+        read = pool.submit(httpx.get, f"{tidegate.url}{path}/watermark", params={"at_least": 60, "read": True})
+        committed = http.post(f"{batch}:commit", json=run_of).json()
+        assert (committed["watermark"], committed["written_watermark"]) == (100, None)
+        assert committed["written_held_by"] == "q"
+        [row] = http.get(f"{path}/queries").json()["queries"]
+        assert (row["tells_output"], row["output_watermark"]) == (True, None)
+        told = {**run_of, "observed_ms": 0, "caught_up": [], "output_watermark": 60}
+        http.post(f"{path}/queries/q:heartbeat", json=told).raise_for_status()
+        assert waiting.result().json()["written_watermark"] == 60
+        assert read.result().json()["reached"] is True
+        [written] = events.take(1)
+    assert (written.name, written.data["written_watermark"], written.data["watermark"]) == ("written", 60, 100)
+    for asked, reached in (({"at_least": 61}, False), ({"at_least": 100, "read": True}, True)):
+        answer = http.get(f"{path}/watermark", params={**asked, "timeout_s": 0}).json()
+        assert answer["reached"] is reached
+
+
 def test_a_reconnection_misses_nothing(http: httpx.Client, tidegate: CoordinatorProcess, make_job: Make) -> None:
     """A client that reconnects with its last event id receives every emission once."""
     path = make_job(policy={"type": "limiting_lag", "lag_ms": 0})

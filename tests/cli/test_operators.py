@@ -126,6 +126,36 @@ def test_wait_exits_with_a_status(run: Run, http: httpx.Client, flights: str) ->
     later.join()
 
 
+def test_unwritten_results_are_named(run: Run, http: httpx.Client, job_name: str) -> None:
+    path, run_of = f"/v1/jobs/{job_name}", {"query_id": "c", "run_id": "r"}
+    http.put(path, json=CONFIG, headers={"If-None-Match": "*"}).raise_for_status()
+    http.put(f"{path}/queries/hourly/batches/0", json={**run_of, "output_watermark": None}).raise_for_status()
+    about = {"query": "hourly", **run_of, "batch_id": 0, "partition": 0}
+    times = {"substreams": ["HNL"], "max_event_times": [BASE + 10], "batch": about}
+    http.post(f"{path}:report", json=times).raise_for_status()
+    http.post(f"{path}/queries/hourly/batches/0:commit", json=run_of).raise_for_status()
+    wait = ("wait", job_name, "--at-least", str(BASE), "--timeout", "0s")
+    nothing = "No results are written yet: query hourly has not written its own up to 2013-01-07 10:00:00Z."
+    assert nothing in run("explain", job_name).stdout
+    assert nothing in run(*wait, status=3).stdout
+    assert "Complete up to 2013-01-07 10:00:00Z" in run(*wait, "--read").stdout, "the rows are read"
+    told = {**run_of, "observed_ms": 0, "caught_up": [], "output_watermark": BASE - 3_600_000}
+    http.post(f"{path}/queries/hourly:heartbeat", json=told).raise_for_status()
+    written = "Results are written up to 2013-01-07 09:00:00Z: query hourly has not written its own up to"
+    assert written in run("explain", job_name).stdout
+    shown = run("status", job_name).stdout
+    assert re.search(r"written watermark +2013-01-07 09:00:00Z", shown), shown
+    assert re.search(r"hourly +0 +no +2013-01-07 09:00:00Z", shown), shown
+    assert "results written" not in run("history", job_name, "--kind", "emission").stdout
+    assert "2013-01-07 09:00:00Z" in run("history", job_name, "--kind", "written").stdout
+    http.post(f"{path}/queries/hourly:heartbeat", json={**told, "output_watermark": BASE}).raise_for_status()
+    assert run(*wait).stdout.count("\n") == 1
+    assert (
+        "--read needs --at-least"
+        in run("wait", job_name, "--query", "q", "--offsets", '{"t":{"0":1}}', "--read", status=2).stderr
+    )
+
+
 def test_offsets_are_shown_and_awaited(run: Run, http: httpx.Client, job_name: str) -> None:
     path, run_of = f"/v1/jobs/{job_name}", {"query_id": "c", "run_id": "r"}
     config = {"policy": {"type": "limiting_lag", "lag_ms": 0}}

@@ -94,8 +94,8 @@ class DomainRig:
         self.machine.substreams[DIRECT, name].watermark = watermark
         lowest = [substream.watermark for substream in self.machine.substreams.values()]
         least = None if None in lowest else min(w for w in lowest if w is not None)
-        self.machine.coalesced_watermark = self.machine.watermark = self.found.before = least
-        self.machine.recorded = least, least
+        self.machine.coalesced_watermark = self.machine.watermark = self.machine.written_watermark = least
+        self.machine.recorded, self.found.before = (least, least, least), least
 
     def idle(self, name: str, now_ms: int) -> None:
         self.machine.idle(DIRECT, [name], now_ms)

@@ -14,7 +14,7 @@ from tidegate.domain.errors import JobDeleted
 from tidegate.domain.policies import LimitingLag
 from tidegate.runtime import feed
 from tidegate.runtime.background import end
-from tidegate.runtime.feed import Feed, State
+from tidegate.runtime.feed import Feed, Goal, State
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.embedded import EmbeddedValkey
 from tidegate.store.keyspace import WAKE
@@ -63,7 +63,7 @@ def test_a_foreign_message_stops_no_feed(
         while not await store.redis.pubsub_numpat():
             await asyncio.sleep(0.01)
         await store.redis.publish(WAKE.encode() + b"\xff", "")
-        waiting = asyncio.create_task(wakeups.wait(job_name, 5, 60))
+        waiting = asyncio.create_task(wakeups.wait(job_name, Goal(5), 60))
         await until(lambda: feeds() == 1)
         await asyncio.sleep(1)
         await store.report(job_name, {"a": 5})

@@ -79,6 +79,7 @@ rows_of_hours = st.builds(
     st.integers(0, 2),
     st.integers(0, 2),
 )
+outputs = st.none() | st.tuples(st.none() | ordinary_times)
 tokens = st.one_of(st.none(), st.none(), st.builds(TokenClaim, st.integers(0, 2), st.one_of(st.none(), ordinary_times)))
 some_names = st.lists(names, unique=True, min_size=1, max_size=3)
 caught_up_names = st.none() | st.none() | st.lists(names, unique=True, max_size=3)

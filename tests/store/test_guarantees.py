@@ -11,7 +11,7 @@ from tidegate.domain.batches import BeginOptions, PartitionReport
 from tidegate.domain.completeness import NO_ROWS, BatchAccounting
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import PinnedWatermarkConflict, QueryFenced
-from tidegate.domain.job import PinnedWatermark, Run, TokenClaim
+from tidegate.domain.job import ConfigVersion, PinnedWatermark, Run, TokenClaim
 from tidegate.domain.policies import LimitingLag
 
 RUN = Run("departures", "checkpoint", "run-1")
@@ -122,6 +122,39 @@ def test_an_open_batch_holds_the_emitted_watermark(make: Make) -> None:
     job.batch(RUN, 1, {"a": 300}, 2)
     answer = job.do("sweep", now=2)
     assert (answer.coalesced_watermark, answer.watermark) == (290, 90)
+
+
+def test_windows_hold_the_written_watermark_until_their_query_has_written_them(make: Make) -> None:
+    job = make()
+    job.do("begin", RUN, 0, BeginOptions(tells_output=True), now=0)
+    job.do("stage", RUN, 0, PartitionReport(0, {"a": 500}), now=0)
+    committed = job.do("commit", RUN, 0, None, now=0).state
+    assert (committed.watermark, committed.written_watermark, committed.written_held_by) == (490, None, RUN.query)
+    written = job.do("heartbeat", RUN, 0, caught_up=[], tells_output=True, output_watermark=400, now=1).state
+    assert (written.watermark, written.written_watermark, written.written_held_by) == (490, 400, RUN.query)
+    written = job.do("heartbeat", RUN, 0, caught_up=[], tells_output=True, output_watermark=700, now=1).state
+    assert (written.written_watermark, written.written_held_by) == (490, None)
+
+
+def test_a_batch_that_a_limit_has_passed_holds_the_written_watermark(make: Make) -> None:
+    job = make(max_batch_hold_ms=10)
+    job.batch(RUN, 0, {"a": 500}, 0)
+    job.do("begin", RUN, 1, now=0)
+    job.batch(OTHER, 0, {"b": 900}, 0)
+    job.do("evict", RUN.query, ["a"], now=5)
+    passed = job.do("sweep", now=11)
+    assert (passed.watermark, passed.written_watermark, passed.written_held_by) == (890, 490, RUN.query)
+    assert job.do("commit", RUN, 1, None, now=12).state.written_watermark == 890
+
+
+def test_an_expected_query_holds_the_written_watermark_until_it_begins(make: Make) -> None:
+    job = make(expected_queries=(RUN.query,), query_timeout_ms=10)
+    job.batch(OTHER, 0, {"b": 500}, 0)
+    job.do("sweep", now=11)
+    passed = job.do("heartbeat", OTHER, 12, now=12).state
+    assert (passed.watermark, passed.written_watermark, passed.written_held_by) == (490, None, RUN.query)
+    job.do("configure", JobConfig(LimitingLag(10)), {}, ConfigVersion(None, None), now=13)
+    assert job.do("sweep", now=13).written_watermark == 490, "it is no longer expected"
 
 
 def test_a_replayed_batch_keeps_its_pinned_watermark(make: Make) -> None:

@@ -17,6 +17,7 @@ from tidegate.domain.errors import TooManyJobs
 from tidegate.domain.job import Run
 from tidegate.domain.policies import LimitingLag
 from tidegate.runtime.background import Sweeper
+from tidegate.runtime.feed import Goal
 from tidegate.runtime.metrics import Metrics
 from tidegate.runtime.wakeups import WakeUps
 from tidegate.store.checks import check_all
@@ -178,7 +179,7 @@ def test_a_waiting_client_is_woken_by_a_change_on_any_primary(empty: RedisCluste
         task = asyncio.create_task(wakeups.run())
         while not any(node.redis.pubsub_numpat() for node in empty.nodes):
             await asyncio.sleep(0.05)
-        waiting = [asyncio.create_task(wakeups.wait(name, 500, 120)) for name in names]
+        waiting = [asyncio.create_task(wakeups.wait(name, Goal(500), 120)) for name in names]
         while wakeups.waiting < len(names):
             await asyncio.sleep(0.05)
         for name in names:

@@ -26,6 +26,7 @@ from tests.store.strategies import (
     names,
     offsets,
     ordinary_times,
+    outputs,
     owners,
     pinned_watermarks,
     rows_of_hours,
@@ -47,7 +48,7 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.job import ConfigVersion, PinnedWatermark, Run, TokenClaim
 from tidegate.domain.offsets import BatchOffsets
 from tidegate.domain.results import Effect, Holder
-from tidegate.domain.values import above
+from tidegate.domain.values import above, highest
 from tidegate.domain.views import explain
 from tidegate.store import functions, servers
 from tidegate.store.library import library
@@ -78,6 +79,7 @@ class Twins(RuleBasedStateMachine):
         self.checked = 1
         self.evidence_ms: dict[tuple[str, str | None], int] = {}
         self.last_seen_ms: dict[tuple[str, str], int] = {}
+        self.outputs: dict[str, tuple[str, int | None]] = {}
 
     def teardown(self) -> None:
         if hasattr(self, "twin"):
@@ -153,6 +155,7 @@ class Twins(RuleBasedStateMachine):
         pinned_watermark=pinned_watermarks,
         waited=waits,
         age=st.none() | st.integers(0, 40),
+        output=outputs,
         token=tokens,
     )
     def begin(
@@ -162,13 +165,17 @@ class Twins(RuleBasedStateMachine):
         pinned_watermark: PinnedWatermark | None,
         waited: int,
         age: int | None,
+        output: tuple[int | None] | None,
         token: TokenClaim | None,
     ) -> None:
-        now = self.job_now
+        now, output = self.job_now, self.told_output(output)
         options = BeginOptions(pinned_watermark, waited_ms=waited, input_age_ms=age)
+        if output is not None:
+            options = replace(options, tells_output=True, output_watermark=output[0])
         begun = self.execute("begin", run, batch, options=options, token=token)
         if begun is None:
             return
+        self.record_output(run, output, begun.pinned_watermark)
         key = run.query, run.query_id, batch
         if begun.replayed:
             assert begun.pinned_watermark == self.pinned_watermarks[key], (
@@ -200,6 +207,20 @@ class Twins(RuleBasedStateMachine):
         else:
             self.record_evidence(query, self.twin.answers[-1].now_ms - caught_up.age_ms, caught_up.substreams)
         del self.open[query]
+
+    def record_output(self, run: Run, output: tuple[int | None] | None, at_most: int | None) -> None:
+        """Record the output watermark that the client of a query tells with a begin; None if it does not tell it.
+
+        The results of the batch are not yet written, so it is at most the pinned watermark.
+        """
+        query_id, before = self.outputs.pop(run.query, (run.query_id, None))
+        if output is not None:
+            told = highest(before if query_id == run.query_id else None, output[0])
+            self.outputs[run.query] = run.query_id, at_most if above(told, at_most) else told
+
+    def told_output(self, output: tuple[int | None] | None) -> tuple[int | None] | None:
+        """Return the output watermark that a client tells, if both versions know it."""
+        return output
 
     def understood(self, argument: Argument) -> Argument | None:
         """Return a new argument, if the serving version knows it."""
@@ -317,6 +338,7 @@ class Twins(RuleBasedStateMachine):
         token=tokens,
         caught_up=caught_up_names,
         told=offsets,
+        output=outputs,
     )
     def heartbeat(
         self,
@@ -327,10 +349,18 @@ class Twins(RuleBasedStateMachine):
         token: TokenClaim | None,
         caught_up: Sequence[str] | None,
         told: BatchOffsets | None,
+        output: tuple[int | None] | None,
     ) -> None:
+        output = self.told_output(output)
         seen, caught_up, after = self.now - age, self.understood(caught_up), self.understood_batch(after)
         more = {"after_batch": after, "token": token, "caught_up": caught_up, "offsets": self.understood(told)}
+        if output is not None:
+            more |= {"tells_output": True, "output_watermark": output[0]}
         effect = self.execute("heartbeat", run, seen, waited_ms=waited, **more)
+        if effect is not None and output is not None:
+            checkpoint, before = self.outputs.get(run.query, (self.checkpoint.get(run.query, run.query_id), None))
+            if checkpoint == run.query_id:
+                self.outputs[run.query] = run.query_id, highest(before, output[0])
         if effect is not None and effect.applied:
             self.record_evidence(run.query, min(seen, self.twin.answers[-1].now_ms), caught_up)
 
@@ -400,6 +430,7 @@ class Twins(RuleBasedStateMachine):
         if effect is not None and effect.applied:
             self.open.pop(query, None)
             self.staged.pop(query, None)
+            self.outputs.pop(query, None)
             if successor != query:
                 self.forget(query, NAMES)
             if successor is not None:
@@ -449,6 +480,7 @@ class Twins(RuleBasedStateMachine):
             self.twin.compare_records()
             self.twin.answers, self.checked = [answer], 1
             self.open, self.staged, self.pinned_watermarks, self.evidence_ms, self.last_seen_ms = {}, {}, {}, {}, {}
+            self.outputs = {}
 
     # -- invariants -----------------------------------------------------------------------------------------------
 
@@ -482,6 +514,9 @@ class Twins(RuleBasedStateMachine):
             assert not above(before.watermark, after.watermark)
             assert not above(before.coalesced_watermark, after.coalesced_watermark)
             assert not above(after.watermark, after.coalesced_watermark)
+            if self.twin.compares_written:
+                assert not above(before.written_watermark, after.written_watermark)
+                assert not above(after.written_watermark, after.watermark)
             assert after.now_ms >= before.now_ms
 
     @property
@@ -502,6 +537,19 @@ class Twins(RuleBasedStateMachine):
                 assert not above(self.answers[-1].watermark, pinned_watermark), (
                     f"W passed the pinned watermark of the open batch of {query}"
                 )
+
+    @invariant()
+    def no_unwritten_result_is_passed(self) -> None:
+        """Written: the written watermark stays below open batches and below what queries tell, unless retired."""
+        if len(self.answers) < 2 or not self.twin.compares_written:
+            return
+        if self.answers[-1].written_watermark == self.answers[-2].written_watermark:
+            return
+        written = self.answers[-1].written_watermark
+        for query, (_, _, pinned_watermark) in self.open.items():
+            assert not above(written, pinned_watermark), f"the open batch of {query} is not written"
+        for query, (_, output) in self.outputs.items():
+            assert not above(written, output), f"{query} has written its results up to {output} only"
 
     @invariant()
     def no_substream_is_idle_without_evidence(self) -> None:
@@ -537,8 +585,12 @@ class UpgradedTwins(Twins):
     def understood(self, argument: Argument) -> Argument | None:
         return argument if self.is_upgraded else None
 
+    def told_output(self, output: tuple[int | None] | None) -> tuple[int | None] | None:
+        return None
+
     def compared(self, twin: Twin) -> Twin:
         twin.shows_offsets = lambda: type(self).is_upgraded
+        twin.compares_written = False
         return twin
 
     def understood_batch(self, after: int | None) -> int | None:

@@ -16,7 +16,7 @@ def sample(minutes_ago: int, lag_minutes: int | None) -> Sample:
 
 def line(lag_minutes: int | None, *samples: Sample) -> LagLine | None:
     watermark = None if lag_minutes is None else NOW - lag_minutes * MINUTE
-    return lag_line(samples, JobWatermark(1, "e", NOW, watermark, watermark, False, None))
+    return lag_line(samples, JobWatermark(1, "e", NOW, watermark, watermark, watermark, None, False, None))
 
 
 def test_the_line_is_straight_between_samples_and_ends_at_the_current_lag() -> None:

@@ -22,7 +22,7 @@ from tidegate.cli.options import (
     show_table,
     time_option,
 )
-from tidegate.cli.views import job_sentence
+from tidegate.cli.views import job_sentence, show_written
 from tidegate.domain.history import Kind
 from tidegate.escapes import visible
 from tidegate.times import format_time
@@ -137,11 +137,18 @@ def wait(
         ),
     ] = None,
     timeout: Annotated[str, typer.Option(help="Longest wait, such as 90s, 30m, 2h or 1d.")] = "1h",
+    read: Annotated[
+        bool,
+        typer.Option("--read", help="Wait until the rows are read, in place of until all results are written."),
+    ] = False,
     force: Force = False,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Wait until the watermark reaches a value, or a query has committed offsets. Exit with status 3 after the timeout.
+    """Wait until all results below a time are written, or a query has committed offsets.
+
+    The command exits with status 3 after the timeout. Results of windows are written after their rows are read; with
+    --read, the command waits for the watermark only.
 
     While no coordinator answers, the command tries again, for at most ten minutes. Then it exits with status 4.
 
@@ -149,10 +156,14 @@ def wait(
     """
     if (at_least is None) == (offsets is None) or (query is None) != (offsets is None):
         raise typer.BadParameter("give either --at-least, or --query and --offsets")
+    if read and at_least is None:
+        raise typer.BadParameter("--read needs --at-least")
     coordinator = Coordinator(url)
     if offsets is None:
         path = f"/v1/jobs/{segment('job', job)}/watermark"
-        result = _poll(coordinator, path, timeout, {"at_least": at_least, "force": force}, itemgetter("reached"))
+        result = _poll(
+            coordinator, path, timeout, {"at_least": at_least, "read": read, "force": force}, itemgetter("reached")
+        )
         text = job_sentence(result)
     else:
         wanted = _parse_offsets(offsets)
@@ -167,6 +178,8 @@ def wait(
         show_json(result)
     else:
         show(text)
+        if not result["reached"] and offsets is None and not read:
+            show_written(result)
     if not result["reached"]:
         raise typer.Exit(NOT_REACHED)
 

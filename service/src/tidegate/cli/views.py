@@ -24,7 +24,16 @@ from tidegate.cli.options import (
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.escapes import visible
 from tidegate.times import format_duration, format_time
-from tidegate.views.sentences import HOLDER_REASONS, holder, percent, plain_text, share_text, status_sentence, unit_hint
+from tidegate.views.sentences import (
+    HOLDER_REASONS,
+    holder,
+    percent,
+    plain_text,
+    share_text,
+    status_sentence,
+    unit_hint,
+    written_sentence,
+)
 
 PAGE = 1000
 
@@ -87,6 +96,7 @@ def _show_facts(found: Mapping[str, Any]) -> None:
     facts = [
         ("watermark", format_time(found["watermark"])),
         ("coalesced watermark", format_time(found["coalesced_watermark"])),
+        ("written watermark", format_time(found["written_watermark"])),
         ("max event time", format_time(found["max_event_time"])),
         ("now", format_time(found["now_ms"])),
         ("rows", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in found["rows"].items())),
@@ -103,12 +113,13 @@ def _show_queries(queries: Sequence[Mapping[str, Any]], now_ms: int) -> None:
             query["query"] + (" (retired)" if query["retired"] else ""),
             "-" if query["batch_id"] is None else str(query["batch_id"]),
             format_duration(now_ms - query["begun_ms"]) if query["batch_open"] else "no",
+            format_time(query["output_watermark"]) if query["tells_output"] else "with each batch",
             _unread(query.get("offsets")),
             _ago(now_ms, query["last_contact_ms"]),
         )
         for query in queries
     ]
-    show_table(("query", "batch", "open", "unread offsets", "last contact"), rows)
+    show_table(("query", "batch", "open", "written", "unread offsets", "last contact"), rows)
     _show_partitions({query["query"]: query["offsets"] for query in queries if query.get("offsets")})
 
 
@@ -165,6 +176,7 @@ def explain(
         show_json(explanation)
         return
     show(job_sentence(coordinator.job("GET", job) | explanation))
+    show_written(explanation)
     now_ms = explanation["now_ms"]
     rows = [
         (
@@ -190,6 +202,12 @@ def _limit(deadline: Mapping[str, Any], now_ms: int) -> str:
 def job_sentence(job: Mapping[str, Any]) -> str:
     """Return a sentence with the name, the watermark and the holder of a job."""
     return f"{job['job']}: {plain_text(status_sentence(job), job['now_ms'])}"
+
+
+def show_written(job: Mapping[str, Any]) -> None:
+    """Show which query has not written its results up to the watermark, if any."""
+    if job["written_held_by"] is not None:
+        show(plain_text(written_sentence(job), job["now_ms"]))
 
 
 def _held_by(job: Mapping[str, Any]) -> str:

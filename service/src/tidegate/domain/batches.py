@@ -37,7 +37,7 @@ from tidegate.domain.observe import (
 )
 from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, advance, substream_changes
 from tidegate.domain.results import Begun, Effect
-from tidegate.domain.values import highest, member
+from tidegate.domain.values import by_value, highest, member
 
 PINNED_WATERMARKS_KEPT = 100
 """Minimum number of pinned watermarks that a query keeps, equal to Spark's default of ``minBatchesToRetain``."""
@@ -54,12 +54,16 @@ class BeginOptions:
         keep: Number of pinned watermarks to keep.
         waited_ms: Time that this run has waited for the coordinator since its start.
         input_age_ms: This batch and earlier batches contain all input that is at least this old; None if unknown.
+        tells_output: Whether the client tells the output watermark of the query.
+        output_watermark: The output watermark; None if the query has written nothing, or does not tell it.
     """
 
     sent: PinnedWatermark | None = None
     keep: int = PINNED_WATERMARKS_KEPT
     waited_ms: int = 0
     input_age_ms: int | None = 0
+    tells_output: bool = False
+    output_watermark: int | None = None
 
 
 DEFAULTS = BeginOptions()
@@ -109,6 +113,10 @@ def begin(
                 previous, previous_open = query.previous, query.previous_open
         case PinnedWatermark(pinned):  # an older batch: the client needs its pinned watermark only
             pass
+    query.tells_output = options.tells_output
+    # Rows of the batch at its pinned watermark or above are on time, and their results are not yet written.
+    told = highest(query.output_watermark, options.output_watermark)
+    query.output_watermark = min(told, pinned, key=by_value)
     return Begun(reply(job), pinned, is_replay, joined, latest_event_time(job), previous, previous_open, job.revision)
 
 
@@ -141,6 +149,7 @@ def _open(
     if query.query_id != run.query_id:  # the batches of the previous checkpoint have other numbers
         query.query_id = run.query_id
         query.latest, query.open, query.begun_ms = None, False, None
+        query.output_watermark = None
         query.pinned_watermarks.clear()
         query.staged = Staged()
     query.previous, query.previous_open = query.latest, query.open
@@ -373,8 +382,10 @@ def heartbeat(
     token: TokenClaim | None = None,
     caught_up: Collection[str] | None = None,
     offsets: BatchOffsets | None = None,
+    tells_output: bool = False,
+    output_watermark: int | None = None,
 ) -> Effect:
-    """Advance the idle clock of a query that was caught up; it never goes back.
+    """Advance the idle clock of a query that was caught up, and raise its output watermark; neither goes back.
 
     While a batch is open, the heartbeat must be about the batch before it: the input of the open batch came later.
 
@@ -390,6 +401,8 @@ def heartbeat(
         token: The client's last watermark token.
         caught_up: Substreams of the query that were caught up; the idle clock then stays. None: all substreams.
         offsets: The offsets of ``after_batch`` or an earlier batch; None if the client has no offsets to tell.
+        tells_output: Whether the client tells the output watermark of the query.
+        output_watermark: The output watermark; None if the query has written nothing, or the client does not tell it.
 
     Raises:
         QueryFenced, QueryRetired, CheckpointConflict: If this run may not continue the query.
@@ -398,6 +411,9 @@ def heartbeat(
     advance_clock(job, now_ms)
     accept_token(job, token)
     query = _enter(job, run, waited_ms)
+    if tells_output and run.query_id == query.query_id:
+        query.tells_output = True
+        query.output_watermark = highest(query.output_watermark, output_watermark)
     if query.open:
         applies = after_batch is not None and after_batch == query.previous and not query.previous_open
     else:

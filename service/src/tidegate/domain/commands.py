@@ -383,11 +383,11 @@ def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit:
         audit: Actor and reason.
 
     Raises:
-        QueryNotFound: If the job has neither the query nor any substream of the query.
+        QueryNotFound: If the job has neither the query nor any substream of the query, and does not expect it.
     """
     known = job.queries.get(query)
     own = [key for key in job.substreams if key[0] == query]
-    if known is None and not own:
+    if known is None and not own and query not in job.config.expected_queries:
         raise QueryNotFound(query)
     advance_clock(job, now_ms)
     if known is not None and known.retired and not own:
@@ -530,7 +530,7 @@ def reset(job: JobState, now_ms: int, state_epoch: str, audit: AuditInfo = NO_AU
     job.state_epoch = state_epoch
     job.is_complete = job.all_idle = job.evaluation_due = False
     job.max_event_time = job.max_watermark = job.merged_highest = None
-    job.coalesced_watermark = job.watermark = None
+    job.coalesced_watermark = job.watermark = job.written_watermark = None
     job.coalesced_watermark_since_ms = job.watermark_since_ms = job.now_ms
     job.retention = job.unattended_at_evaluation_ms = None
     _retain(job)
@@ -539,7 +539,7 @@ def reset(job: JobState, now_ms: int, state_epoch: str, audit: AuditInfo = NO_AU
     for counts in (job.row_counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):
         counts.clear()
     job.delay_statistics, job.ledger = DelayStatistics(), Ledger()
-    job.recorded = (None, None)
+    job.recorded = (None, None, None)
     _record_action(job, "reset", audit)
     _expect_queries(job)
     return reply(job)

@@ -5,9 +5,11 @@ substreams count, merges their watermarks, applies retention, holds and the thro
 
 - *C* is the minimum watermark of the substreams that count, after retention, holds and the throttle.
 - ``W = min(C, pinned watermarks of the open batches that are not released)``.
+- The *written watermark* is the minimum of W, the pinned watermarks of all open batches, and the output watermarks
+  that queries tell.
 
-Neither C nor W goes back. Source of the merge: Hazelcast Jet, ``WatermarkCoalescer`` and ``EventTimeMapper``; see the
-conformance traces.
+C, W and the written watermark do not go back. Source of the merge: Hazelcast Jet, ``WatermarkCoalescer`` and
+``EventTimeMapper``; see the conformance traces.
 
 This is the model. In a coordinator, ``store/lua/evaluate.lua`` does the same.
 """
@@ -314,6 +316,29 @@ def raise_watermark(job: JobState, watermark: int | None) -> None:
         job.watermark, job.watermark_since_ms = watermark, job.now_ms
 
 
+def written_bounds(job: JobState) -> Iterator[tuple[int | None, str]]:
+    """Yield the bounds of the written watermark, each with its query; W is a further bound.
+
+    The rows of an open batch may be unwritten, also after a limit has let W pass it. A query that is expected, or has
+    substreams, but has made no call may have unwritten results from before the store lost its state.
+    """
+    for name, query in job.queries.items():
+        if query.open:
+            yield query.pinned_watermark, name
+        if query.tells_output and not query.retired:
+            yield query.output_watermark, name
+    with_substreams = {query for (query, _), substream in job.substreams.items() if not substream.done}
+    for name in {*job.config.expected_queries, *with_substreams} - {DIRECT, *job.queries}:
+        yield None, name
+
+
+def lowest_written_bound(job: JobState) -> tuple[int | None, str | None]:
+    """Return the written watermark that the queries have reached, and the query that holds it below W, if any."""
+    bounds = ((bound, name) for bound, name in written_bounds(job) if above(job.watermark, bound))
+    lowest = min(bounds, key=lambda item: (by_value(item[0]), item[1].encode()), default=None)
+    return (job.watermark, None) if lowest is None else lowest
+
+
 def accept_token(job: JobState, token: TokenClaim | None) -> None:
     """Restore a watermark that the store has lost from the latest watermark token of a client.
 
@@ -385,20 +410,28 @@ def watermark_state(job: JobState) -> JobWatermark:
         job.now_ms,
         job.watermark,
         job.coalesced_watermark,
+        job.written_watermark,
+        lowest_written_bound(job)[1],
         job.is_complete,
         held_by(job),
     )
 
 
 def reply(job: JobState) -> JobWatermark:
-    """Record the movement of the watermark since the last reply, and return the watermark."""
+    """Raise the written watermark, record the movement since the last reply, and return the watermarks."""
+    job.written_watermark = highest(job.written_watermark, lowest_written_bound(job)[0])
     state = watermark_state(job)
-    if (state.coalesced_watermark, state.watermark) != job.recorded:
+    reached = state.coalesced_watermark, state.watermark, state.written_watermark
+    if reached != job.recorded:
         kind = Kind.COALESCED_WATERMARK if state.watermark == job.recorded[1] else Kind.EMISSION
-        job.recorded = state.coalesced_watermark, state.watermark
+        if reached[:2] == job.recorded[:2]:
+            kind = Kind.WRITTEN
+        job.recorded = reached
         job.emissions += kind == Kind.EMISSION
-        details: dict[str, object] = {"coalesced_watermark": state.coalesced_watermark, "watermark": state.watermark}
-        if state.held_by is not None:
+        details: dict[str, object] = dict(
+            zip(("coalesced_watermark", "watermark", "written_watermark"), reached, strict=True)
+        )
+        if kind != Kind.WRITTEN and state.held_by is not None:
             holder = state.held_by
             details |= {"held_by": holder.reason, "query": holder.query, "substream": holder.substream}
             details |= {"batch_id": holder.batch_id, "hold": holder.hold}

@@ -38,6 +38,7 @@ class Kind(StrEnum):
     CONFIG = "config"
     EMISSION = "emission"
     COALESCED_WATERMARK = "coalesced_watermark"
+    WRITTEN = "written"
     IDLE = "idle"
     ACTIVE = "active"
     ALL_IDLE = "all_idle"
@@ -57,11 +58,20 @@ class Kind(StrEnum):
     ACTION = "action"
 
 
-MOVEMENTS = (Kind.EMISSION, Kind.COALESCED_WATERMARK)
-"""Kinds of records that contain C and W."""
+MOVEMENTS = (Kind.EMISSION, Kind.COALESCED_WATERMARK, Kind.WRITTEN)
+"""Kinds of records that contain C, W and the written watermark."""
 
 
-NUMBERS = ("coalesced_watermark", "watermark", "count", "batch_id", "unattended_ms", "at_most", "up_to")
+NUMBERS = (
+    "coalesced_watermark",
+    "watermark",
+    "written_watermark",
+    "count",
+    "batch_id",
+    "unattended_ms",
+    "at_most",
+    "up_to",
+)
 LISTS = ("substreams", "limits", "partitions")
 """Details of records that are not text."""
 
@@ -73,9 +83,11 @@ class Record:
     =================== =============================================================================================
     created             the job or a new incarnation was created
     config              the configuration changed: ``actor``, ``reason``
-    emission            W moved: ``coalesced_watermark``, ``watermark``, the current holder (``held_by``, ``query``,
-                        ``substream``, ``batch_id``, ``hold``), and the ``limits`` that let W pass substreams
-    coalesced_watermark only C moved: the same details as of ``emission``
+    emission            W moved: ``coalesced_watermark``, ``watermark``, ``written_watermark``, the current holder
+                        (``held_by``, ``query``, ``substream``, ``batch_id``, ``hold``), and the ``limits`` that let W
+                        pass substreams
+    coalesced_watermark C moved, W did not: the same details as of ``emission``
+    written             only the written watermark moved: the three watermarks
     idle                substreams became idle: the ``limit``, ``query``, ``count``, ``substreams``
     active              idle substreams became active: ``query``, ``count``, ``substreams``
     all_idle            no substream is active any more

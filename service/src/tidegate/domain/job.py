@@ -125,7 +125,9 @@ class Query:
     ``begun_merged`` is the merged watermark at that time. The open batch and earlier batches contain all input up to
     the processing time ``input_known_until_ms``; None if unknown. ``previous`` is the latest batch of this checkpoint
     when the open batch began, and ``previous_open`` tells whether it was open then. ``released`` is true if the open
-    batch no longer holds W. ``retired`` is true if only a new run may continue the query.
+    batch no longer holds W. ``retired`` is true if only a new run may continue the query. If ``tells_output`` is true,
+    the client tells the *output watermark* of the query: everything that its functions write for event times below
+    ``output_watermark`` is written.
     """
 
     query_id: str
@@ -143,6 +145,8 @@ class Query:
     previous_open: bool = False
     released: bool = False
     retired: bool = False
+    tells_output: bool = False
+    output_watermark: int | None = None
     idle_clock_observed_ms: int | None = None
     waited_ms: int = 0
     outage_ms: int = 0
@@ -188,7 +192,8 @@ class JobState:
     in the conformance traces. ``max_substreams`` is None if the number of substreams is not limited.
 
     ``merged_highest`` is the highest merged watermark that was offered to the throttle. ``evaluation_due`` is true if a
-    command has left work for the next evaluation. ``recorded`` contains C and W of the last recorded movement.
+    command has left work for the next evaluation. ``recorded`` contains C, W and the written watermark of the last
+    recorded movement.
     ``limits_passed`` contains the limits that let C pass substreams since the last reply.
     """
 
@@ -211,6 +216,7 @@ class JobState:
     coalesced_watermark_since_ms: int = 0
     watermark: int | None = None
     watermark_since_ms: int = 0
+    written_watermark: int | None = None
     max_watermark: int | None = None
     merged_highest: int | None = None
     all_idle: bool = False
@@ -240,7 +246,7 @@ class JobState:
 
     evaluation_due: bool = False
     unattended_at_evaluation_ms: int | None = None
-    recorded: tuple[int | None, int | None] = (None, None)
+    recorded: tuple[int | None, int | None, int | None] = (None, None, None)
     limits_passed: tuple[dict[str, object], ...] = ()
 
     def polls(self, substream: Substream) -> bool:

@@ -36,8 +36,10 @@ class Holder:
 class JobWatermark:
     """The watermark of a job after a command.
 
-    ``watermark`` is the emitted watermark W, ``coalesced_watermark`` is C. ``now_ms`` is the processing time of the
-    command. ``state_epoch`` changes when the job starts with new state: after data loss, a deletion or a reset.
+    ``watermark`` is the emitted watermark W, ``coalesced_watermark`` is C. ``written_watermark`` is at most W: the
+    queries of the job have written their results below it. ``written_held_by`` is the query that keeps it below W; None
+    if it follows W. ``now_ms`` is the processing time of the command. ``state_epoch`` changes when the job starts with
+    new state: after data loss, a deletion or a reset.
     """
 
     incarnation: int
@@ -45,6 +47,8 @@ class JobWatermark:
     now_ms: int
     watermark: int | None
     coalesced_watermark: int | None
+    written_watermark: int | None
+    written_held_by: str | None
     complete: bool
     held_by: Holder | None
 

@@ -173,6 +173,14 @@ class QueryStatus:
         "Processing time at which the query was last caught up.", example=1357554630000
     )
     last_contact_ms: int = described("Processing time of the last contact with the query.", example=1357554655000)
+    tells_output: bool = described(
+        "Whether the client tells when the results of the query are written, as for windows.", example=False
+    )
+    output_watermark: int | None = described(
+        "Output watermark: results for earlier event times are written. Null if nothing is written yet, or the "
+        "output of the query follows the watermark.",
+        example=None,
+    )
     offsets: OffsetsStatus | None = described(
         "How far the query has read the partitions of Kafka. Null if the batches have not told their offsets."
     )
@@ -195,6 +203,8 @@ def queries(job: JobState) -> list[QueryStatus]:
             last_contact_ms=query.last_contact_ms,
             batch_released=query.open and query.released,
             retired=query.retired,
+            tells_output=query.tells_output,
+            output_watermark=query.output_watermark,
             offsets=OffsetsStatus.of(query.checkpoint_offsets),
         )
         for name, query in sorted(job.queries.items())
@@ -277,13 +287,12 @@ class ExplainedHolder(Holder):
 
 @dataclass(frozen=True, slots=True)
 class ExplainedWatermark:
-    """The current watermark and its holders in order.
+    """The holders of the current watermark, in order.
 
     ``next_step`` is the merged watermark from which the throttle lets C move. None: C has no value, or C follows every
     advance.
     """
 
-    state: JobWatermark
     holders: tuple[ExplainedHolder, ...]
     next_step: int | None
 
@@ -314,7 +323,7 @@ def explain(job: JobState, now_ms: int, most: int = 3) -> ExplainedWatermark:
         )
         holders.append(found)
         holder = without.held_by
-    return ExplainedWatermark(state, tuple(holders), next_step)
+    return ExplainedWatermark(tuple(holders), next_step)
 
 
 def _remove(job: JobState, holder: Holder, now_ms: int) -> JobWatermark:

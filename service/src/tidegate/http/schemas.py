@@ -256,13 +256,28 @@ class BeginRequest(RunReference):
         "Null if unknown, because the source limits its batches. Idle timeouts depend on this age.",
         examples=[0],
     )
+    output_watermark: EventTime | None = Field(
+        default=None,
+        description="Output watermark of the query: everything that its functions write for earlier event times is "
+        "written. Null if nothing is written yet. Omit the member if the query writes all rows of a batch before its "
+        "commit. Its output then follows the watermark.",
+        examples=[1357549200000],
+    )
 
     @property
     def options(self) -> BeginOptions:
         """The request as the options of the command."""
         is_known = "pinned_watermark" in self.model_fields_set
         known = PinnedWatermark(self.pinned_watermark) if is_known else None
-        return BeginOptions(known, self.pinned_watermarks_to_keep, self.waited_ms, self.input_age_ms)
+        tells_output = "output_watermark" in self.model_fields_set
+        return BeginOptions(
+            known,
+            self.pinned_watermarks_to_keep,
+            self.waited_ms,
+            self.input_age_ms,
+            tells_output,
+            self.output_watermark,
+        )
 
 
 _PARTITION = re.compile(r".+/[^/]+")
@@ -401,6 +416,12 @@ class HeartbeatRequest(RunReference):
         default=None,
         description="Offsets of the batch `after_batch`. Null if its commit has told them, or the client does not know "
         "them.",
+    )
+    output_watermark: EventTime | None = Field(
+        default=None,
+        description="Output watermark of the query, as in the begin of a batch. It does not move back. Omit the member "
+        "if it is the same.",
+        examples=[1357549200000],
     )
 
 

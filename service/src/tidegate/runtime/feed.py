@@ -54,6 +54,25 @@ class State:
 Step = State | list[Entry]
 """A state, or the next records. An empty list means that the job had no record for ``pause_s`` seconds."""
 
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A watermark that a client waits for.
+
+    Attributes:
+        at_least: The watermark.
+        of_rows: Whether the client waits for the emitted watermark in place of the written watermark.
+    """
+
+    at_least: int
+    of_rows: bool = False
+
+    def reached_by(self, state: JobWatermark) -> bool:
+        """Return whether a job has reached the goal."""
+        watermark = state.watermark if self.of_rows else state.written_watermark
+        return watermark is not None and watermark >= self.at_least
+
+
 Waiter = asyncio.Future[JobWatermark | None]
 """The future of a waiting client. Its result is the answer, or None if the client must read the state."""
 
@@ -69,16 +88,16 @@ class Feed:
         self._position: str | None = None
         self._floor = ""
         self._generation = 0
-        self._goals: dict[Waiter, int | None] = {}
+        self._goals: dict[Waiter, Goal | None] = {}
         self._end_reason: type[JobNotFound] | type[JobDeleted] | None = None
 
     # -- for clients ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def expect(self, at_least: int | None) -> Iterator[Waiter]:
-        """Yield a waiter for a watermark of at least ``at_least``, or for new records if ``at_least`` is None."""
+    def expect(self, goal: Goal | None) -> Iterator[Waiter]:
+        """Yield a waiter for a goal, or for new records if the goal is None."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
-        self._goals[waiter] = at_least
+        self._goals[waiter] = goal
         if self.ended:
             waiter.set_result(None)
         try:
@@ -206,10 +225,8 @@ class Feed:
         while True:
             watched = await self._store.watch(self._job, self._position, RECORDS_AT_ONCE)
             self._take(watched)
-            watermark = watched.state.watermark
-            if watermark is not None:
-                reached = [waiter for waiter, goal in self._goals.items() if goal is not None and goal <= watermark]
-                await _wake(reached, watched.state)
+            goals = [(waiter, goal) for waiter, goal in self._goals.items() if goal is not None]
+            await _wake([waiter for waiter, goal in goals if goal.reached_by(watched.state)], watched.state)
             if watched.records or watched.known is None:
                 await _wake([waiter for waiter, goal in self._goals.items() if goal is None])
             if self._position == watched.newest or self.ended:

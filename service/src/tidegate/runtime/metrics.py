@@ -147,6 +147,7 @@ Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 _GAUGES: dict[str, tuple[str, Value]] = {
     "watermark_timestamp_seconds": ("Emitted watermark", lambda s: _seconds(s.state.watermark)),
     "coalesced_watermark_timestamp_seconds": ("Coalesced watermark", lambda s: _seconds(s.state.coalesced_watermark)),
+    "written_watermark_timestamp_seconds": ("Written watermark", lambda s: _seconds(s.state.written_watermark)),
     "max_event_timestamp_seconds": ("Highest event time", lambda s: _seconds(s.summary.max_event_time)),
     "max_watermark_timestamp_seconds": (
         "Highest watermark of the job's substreams",

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, aclosing, contextmanager
 from redis.exceptions import RedisError
 
 from tidegate.domain.results import JobWatermark
-from tidegate.runtime.feed import POLL_S, RETRY_S, Feed, Step
+from tidegate.runtime.feed import POLL_S, RETRY_S, Feed, Goal, Step
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import WAKE
 
@@ -53,13 +53,13 @@ class WakeUps:
         self._feeds: dict[str, _Running] = {}
 
     async def wait(
-        self, job: str, at_least: int | None, timeout_s: float, before_wait: Callable[[], None] = lambda: None
+        self, job: str, goal: Goal | None, timeout_s: float, before_wait: Callable[[], None] = lambda: None
     ) -> JobWatermark:
-        """Return the state of a job when its watermark is at least ``at_least``, or after ``timeout_s`` seconds.
+        """Return the state of a job when it has reached a goal, or after ``timeout_s`` seconds.
 
         Args:
             job: Name of the job.
-            at_least: Watermark to wait for, or None to return the state now.
+            goal: Watermark to wait for, or None to return the state now.
             timeout_s: Longest wait in seconds.
             before_wait: Function that is called each time before the call waits.
 
@@ -70,13 +70,13 @@ class WakeUps:
         """
         deadline = time.monotonic() + min(timeout_s, self._max_wait_s)
         answer = await self._store.read_watermark(job)
-        while at_least is not None and not _has_reached(answer, at_least):
+        while goal is not None and not goal.reached_by(answer):
             if deadline <= time.monotonic() or self.closing:
                 return answer
-            with self._feed(job) as feed, feed.expect(at_least) as waiter:
+            with self._feed(job) as feed, feed.expect(goal) as waiter:
                 # Read the watermark after registering the waiter, so that the client does not miss an advance.
                 answer = await self._store.read_watermark(job)
-                if _has_reached(answer, at_least):
+                if goal.reached_by(answer):
                     return answer
                 before_wait()
                 await asyncio.wait([waiter], timeout=deadline - time.monotonic())
@@ -175,7 +175,3 @@ class _Running:
     def __init__(self, feed: Feed) -> None:
         self.feed, self.users = feed, 0
         self.task = asyncio.create_task(feed.run(), name="feed")
-
-
-def _has_reached(answer: JobWatermark, at_least: int) -> bool:
-    return answer.watermark is not None and answer.watermark >= at_least

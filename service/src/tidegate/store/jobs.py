@@ -297,6 +297,8 @@ class JobStore:
             keep=max(options.keep, PINNED_WATERMARKS_KEPT),
             waited_ms=options.waited_ms,
             input_age_ms=options.input_age_ms,
+            tells_output=options.tells_output,
+            output_watermark=options.output_watermark,
         )
         return replies.begin_result(reply)
 
@@ -342,8 +344,10 @@ class JobStore:
         now_ms: int | None = None,
         caught_up: Sequence[str] | None = None,
         offsets: BatchOffsets | None = None,
+        tells_output: bool = False,
+        output_watermark: int | None = None,
     ) -> Effect:
-        """Record that a query, or some of its substreams, was caught up, and the offsets of ``after_batch``."""
+        """Record that a query, or some of its substreams, was caught up, its offsets, and its output watermark."""
         return await self._run(
             "heartbeat",
             job,
@@ -354,6 +358,8 @@ class JobStore:
             waited_ms=waited_ms,
             after_batch=after_batch,
             caught_up=None if caught_up is None else members(run.query, caught_up),
+            tells_output=tells_output,
+            output_watermark=output_watermark,
             **_offset_arguments(after_batch, offsets),
         )
 

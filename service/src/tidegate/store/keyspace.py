@@ -99,6 +99,7 @@ JOB_KEYS = (
         "open_batches", "zset of the open batches: query -> observed time at which the batch began (+inf: released)"
     ),
     JobKey("open_pins", "zset of the open batches that hold W: query -> pinned watermark (-inf: none)"),
+    JobKey("unwritten", "zset of the queries with unwritten results: query -> bound of the written watermark"),
     JobKey("holds", "zset of the holds: name -> value"),
     JobKey("hold_expiry", "zset of the holds that expire: name -> observed time of the expiry"),
     JobKey("hold_reasons", "hash: hold -> reason"),

@@ -47,6 +47,8 @@ def watermark_state(reply: Reply) -> JobWatermark:
         now_ms=reply["now_ms"],
         watermark=reply.get("watermark"),
         coalesced_watermark=reply.get("coalesced_watermark"),
+        written_watermark=reply.get("written_watermark"),
+        written_held_by=reply.get("written_held_by"),
         complete=bool(reply.get("complete")),
         held_by=row_of(Holder, map_of(reply["held_by"])) if "held_by" in reply else None,
     )
@@ -418,9 +420,14 @@ class Snapshot:
         config: dict[str, Any] = json.loads(self.reply["config"])
         return config
 
+    @property
+    def state(self) -> JobWatermark:
+        """The watermark of the job."""
+        return watermark_state(self.reply)
+
     def job(self, config: JobConfig) -> JobState:
         """Return the state of the job under its parsed configuration."""
-        reply, found = self.reply, watermark_state(self.reply)
+        reply, found = self.reply, self.state
         job = JobState(
             config,
             found.now_ms,

@@ -21,7 +21,8 @@ FILTERS: Mapping[str, Collection[Kind]] = {
 
 _KINDS = (
     "`created`: the job or a new incarnation was created. `config`: the configuration changed. `emission`: the "
-    "watermark moved. `coalesced_watermark`: only the coalesced watermark moved. `idle`: substreams became idle. "
+    "watermark moved. `coalesced_watermark`: the coalesced watermark moved, the watermark did not. `written`: only "
+    "the written watermark moved. `idle`: substreams became idle. "
     "`active`: substreams count again. `all_idle`: no substream is active any more. `not_all_idle`: a substream is "
     "active again. `batch_released`: an open batch no longer holds the watermark. `joined`: an unexpected query "
     "began. `fenced`: a newer run replaced a run. `future`: the coordinator ignored event times too far in the "
@@ -56,6 +57,7 @@ class HistoryRecord(Answer):
                     "kind": "emission",
                     "coalesced_watermark": 1357554600000,
                     "watermark": 1357552800000,
+                    "written_watermark": 1357549200000,
                     "held_by": "slow",
                     "query": "departures",
                     "substream": "HNL",
@@ -74,6 +76,9 @@ class HistoryRecord(Answer):
     )
     coalesced_watermark: int | None = Field(
         default=None, description="Coalesced watermark after the event.", examples=[1357554600000]
+    )
+    written_watermark: int | None = Field(
+        default=None, description="Written watermark after the event.", examples=[1357552800000]
     )
     held_by: str | None = Field(default=None, description="`reason` of the holder of the watermark.", examples=["slow"])
     query: str | None = Field(default=None, description="Query of the event or the holder.", examples=["departures"])

@@ -32,6 +32,7 @@ KIND_NAMES: Mapping[Kind, str] = {
     Kind.CONFIG: "configuration",
     Kind.EMISSION: "emission",
     Kind.COALESCED_WATERMARK: "movement of C",
+    Kind.WRITTEN: "results written",
     Kind.IDLE: "idle",
     Kind.ACTIVE: "active",
     Kind.ALL_IDLE: "all idle",
@@ -173,10 +174,30 @@ def record_details(record: Mapping[str, Any]) -> list[Fragment]:
     return _joined(parts)
 
 
+def written_sentence(job: Mapping[str, Any]) -> list[Fragment]:
+    """Return a sentence about a written watermark that a query holds below the watermark."""
+    written = job["written_watermark"]
+    first: list[Fragment] = (
+        ["No results are written yet"] if written is None else ["Results are written up to ", Time(written)]
+    )
+    return [
+        *first,
+        ": query ",
+        Name(job["written_held_by"]),
+        " has not written its own up to ",
+        Time(job["watermark"]),
+        ".",
+    ]
+
+
 def group_title(group: Sequence[Mapping[str, Any]]) -> str:
-    """Return the number of emissions, and of movements of only C, among the records of a group."""
-    emissions = sum(record["kind"] == Kind.EMISSION for record in group)
-    counts = [(emissions, "emission", "emissions"), (len(group) - emissions, "movement of C", "movements of C")]
+    """Return the number of emissions, and of movements of other watermarks only, among the records of a group."""
+    kinds = Counter(record["kind"] for record in group)
+    counts = [
+        (kinds[Kind.EMISSION], "emission", "emissions"),
+        (kinds[Kind.COALESCED_WATERMARK], "movement of C", "movements of C"),
+        (kinds[Kind.WRITTEN], "movement of the written watermark", "movements of the written watermark"),
+    ]
     return ", ".join(f"{count:,} {one if count == 1 else many}" for count, one, many in counts if count)
 
 
@@ -228,7 +249,7 @@ def _substream(member: Mapping[str, Any]) -> list[Fragment]:
 
 def _movement_details(record: Mapping[str, Any]) -> list[list[Fragment]]:
     parts: list[list[Fragment]] = []
-    moved = "watermark" if record["kind"] == Kind.EMISSION else "coalesced_watermark"
+    moved = {Kind.EMISSION: "watermark", Kind.WRITTEN: "written_watermark"}.get(record["kind"], "coalesced_watermark")
     if record.get(moved) is not None:
         parts.append([Time(record[moved])])
     if record.get("held_by"):

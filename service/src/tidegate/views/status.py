@@ -178,7 +178,7 @@ def explanation_of(reader: Reader, job: str, snapshot: Snapshot, most: int) -> E
     state = snapshot.job(stored_config(snapshot.config))
     explanation = explain(state, state.now_ms, most)
     return Explanation(
-        **reader.members(job, explanation.state),
+        **reader.members(job, snapshot.state),
         holders=explanation.holders,
         offsets={
             name: status

@@ -20,6 +20,15 @@ class WatermarkState(Answer):
         "watermark yet.",
         examples=[1357554600000],
     )
+    written_watermark: int | None = Field(
+        description="Written watermark: the queries of the job have written their results below it, also windows. It "
+        "follows `watermark`. Null if no result is known to be written.",
+        examples=[1357552800000],
+    )
+    written_held_by: str | None = Field(
+        description="Query that has not yet written its results below `watermark`. Null if every query has.",
+        examples=["hourly"],
+    )
     complete: bool = Field(description="Whether the input of the job has ended.", examples=[False])
     now_ms: int = Field(
         description="Processing time of the coordinator in Unix milliseconds.", examples=[1357554660000]
@@ -42,7 +51,9 @@ class WaitResult(WatermarkState):
     """The watermark after a wait."""
 
     reached: bool = Field(
-        description="Whether the watermark has reached `at_least`. True if `at_least` is omitted.", examples=[True]
+        description="Whether the written watermark, or with `read` the watermark, has reached `at_least`. True if "
+        "`at_least` is omitted.",
+        examples=[True],
     )
 
 

@@ -136,7 +136,7 @@ async def commit(
 async def heartbeat(
     job: JobId, query: QueryId, body: Annotated[HeartbeatRequest, body_of(HeartbeatRequest)], context: ContextOf
 ) -> Response:
-    """Confirm that a query is caught up, so that its silence counts towards the idle timeout."""
+    """Confirm that a query is caught up, so that its silence counts towards the idle timeout; tell its output."""
     token = context.tokens.claim(job, body.watermark_token)
     effect = await context.store.heartbeat(
         job,
@@ -147,6 +147,8 @@ async def heartbeat(
         token,
         caught_up=body.caught_up,
         offsets=_offsets_up_to(body.after_batch, body.offsets),
+        tells_output="output_watermark" in body.model_fields_set,
+        output_watermark=body.output_watermark,
     )
     return json_answer(context.reader.command_result(job, effect))
 

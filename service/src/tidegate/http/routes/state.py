@@ -24,6 +24,7 @@ from tidegate.http.request import (
     allowed,
     while_connected,
 )
+from tidegate.runtime.feed import Goal
 from tidegate.views.completeness import Completeness, CurveSelection, read_completeness
 from tidegate.views.late import LateRows, read_late
 from tidegate.views.status import Explanation, read_explanation
@@ -64,20 +65,29 @@ async def watermark(
         float,
         Query(ge=0, le=300, description="Maximum wait in seconds. After a timeout, `reached` is false.", examples=[30]),
     ] = 30,
+    read: Annotated[
+        bool,
+        Query(
+            description="Whether to wait for the watermark in place of the written watermark. The queries of the job "
+            "have then read the rows, but may not have written their windows.",
+            examples=[False],
+        ),
+    ] = False,
     force: Annotated[bool, Query(description=actions.FORCE_TEXT, examples=[False])] = False,
 ) -> Response:
-    """Return the watermark now, or wait until it reaches `at_least`."""
+    """Return the watermarks now, or wait until the written watermark reaches `at_least`."""
+    goal = None if at_least is None else Goal(at_least, read)
     if at_least is not None:
         await actions.check_times(context.store, job, "at_least", [at_least], force)
-    waiting = context.wakeups.wait(job, at_least, timeout_s, call_of(request.scope).end_turn)
-    if at_least is None:
+    waiting = context.wakeups.wait(job, goal, timeout_s, call_of(request.scope).end_turn)
+    if goal is None:
         answer = await waiting
     else:
         with context.usage.waiting(caller.key):
             answer = await while_connected(request, waiting)
     if not context.revocation.is_valid(caller.key):
         raise KeyUnknown
-    reached = at_least is None or (answer.watermark is not None and answer.watermark >= at_least)
+    reached = goal is None or goal.reached_by(answer)
     return json_answer(WaitResult(**context.reader.members(job, answer), reached=reached))
 
 

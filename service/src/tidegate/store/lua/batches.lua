@@ -2,7 +2,7 @@
 -- Batches of a query: begin, stage, commit and heartbeat, as in tidegate.domain.batches. A batch begins with a pinned
 -- watermark, its partitions stage their reports, and its commit applies these. A run is a record of query, query_id and
 -- run_id.
-local refuse, number = values.refuse, values.number
+local refuse, number, highest, above = values.refuse, values.number, values.highest, values.above
 local job = state.job
 local batches = {}
 
@@ -187,6 +187,7 @@ local function close(query)
   redis.call('ZREM', key.open_pins, query.name)
   redis.call('ZREM', key.open_batches, query.name)
   query.open = false
+  emission.place_unwritten(query)
   discard_staged(query)
 end
 
@@ -258,7 +259,8 @@ end
 -- of a later batch commits the open batch, because Spark begins batch N only after batch N - 1 has returned. If the open
 -- batch is large, this runs in steps.
 -- args   token, run, batch_id, known (whether the client has a pinned watermark), pinned_watermark, keep, waited_ms,
---        input_age_ms (absent: unknown), joined (combined reports; absent: see to_combine): version, and ranges of pieces
+--        input_age_ms (absent: unknown), tells_output (whether the client tells the output watermark of the query),
+--        output_watermark (absent: none), joined (combined reports; absent: see to_combine): version, and ranges of pieces
 -- reply  pinned_watermark, replayed, joined, latest_event_time, previous_batch_id, previous_open, revision; or join: the
 --        version of the reports of the open batch, which the coordinator must combine
 -- errors query_fenced, query_retired, checkpoint_conflict, batch_forgotten, pinned_watermark_conflict, job_complete
@@ -281,6 +283,15 @@ local function joins(query)
   return true
 end
 
+-- Record the output watermark of the query that begins a batch. Rows of the batch at its pinned watermark or above are on
+-- time, and their results are not yet written.
+local function tell_output(query, pinned)
+  local told = highest(number(args.output_watermark), query.output)
+  if above(told, pinned) then told = pinned end
+  query.tells_output, query.output = args.tells_output or nil, told
+  emission.place_unwritten(query)
+end
+
 -- Begin again a batch that the query has begun before.
 local function replay(query, pinned, previous, was_open)
   if args.batch_id == query.latest then
@@ -291,6 +302,7 @@ local function replay(query, pinned, previous, was_open)
     -- The answer to the first begin may have been lost, and with it the evidence of a lost commit.
     if query.open then previous, was_open = query.previous, query.previous_open or false end
   end
+  tell_output(query, pinned)
   return begun(pinned, true, false, previous, was_open)
 end
 
@@ -322,7 +334,7 @@ local function start(progress)
   if run.query_id ~= query.query_id then  -- the batches of the previous checkpoint have other numbers
     redis.call('UNLINK', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
     discard_staged(query)
-    query.query_id, query.latest, query.open, query.begun = run.query_id, nil, false, nil
+    query.query_id, query.latest, query.open, query.begun, query.output = run.query_id, nil, false, nil, nil
   end
   query.previous, query.previous_open = previous, was_open
   progress.known, progress.pinned, progress.joined, progress.previous, progress.was_open = known, pinned, joined, previous, was_open
@@ -358,6 +370,7 @@ local function open(progress)
     pinned = job.coalesced_watermark
     open_batch(query, pinned)
   end
+  tell_output(query, pinned)
   return begun(pinned, false, progress.joined, progress.previous, progress.was_open)
 end
 
@@ -601,7 +614,7 @@ end
 -- Heartbeat: advance the idle clock of a query that was caught up. While a batch is open, the heartbeat must be about
 -- the batch before it.
 -- args   token, run, observed_ms, waited_ms, after_batch (absent: no check, but no batch may be open), caught_up (members;
---        absent: all); offsets and offset_batch_id (as of a commit)
+--        absent: all); offsets and offset_batch_id (as of a commit); tells_output and output_watermark (as of a begin)
 -- reply  applied: false if the clock did not advance
 -- errors query_fenced, query_retired, checkpoint_conflict
 function commands.heartbeat()
@@ -609,6 +622,10 @@ function commands.heartbeat()
   local query = query_of_caller(args.run)
   emission.accept_token(args.token)
   enter(query, args.run, args.waited_ms)
+  if args.tells_output and args.run.query_id == query.query_id then
+    query.tells_output, query.output = true, highest(number(args.output_watermark), query.output)
+  end
+  emission.place_unwritten(query)
   local applied
   if query.open then
     applied = args.after_batch ~= nil and args.after_batch == query.previous and not query.previous_open

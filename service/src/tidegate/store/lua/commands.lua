@@ -389,6 +389,7 @@ local function hand_over(from, to)
     end
     bulk.hdel(key.rows, fields)
   end
+  emission.place_awaited(successor)
 end
 
 -- Move members to the successor, unless it has substreams with their names; evict the others. Return their number.
@@ -433,7 +434,7 @@ function commands.retire()
       local query, is_missing = queries.get(name), redis.call('SISMEMBER', key.missing_queries, name) == 1
       local is_empty = not progress.has_done and not is_missing
         and redis.call('EXISTS', key.last_events(name), key.idle(name)) == 0
-      if is_empty and not query.run_id then values.refuse('query_not_found', {query = name}) end
+      if is_empty and not emission.is_expected(name) and not query.run_id then values.refuse('query_not_found', {query = name}) end
       if is_empty and query.retired then return reply.finish({applied = false}) end
       if successor == name then
         local applied = query.open

@@ -40,6 +40,10 @@ local function expect_queries(has_done)
       redis.call('ZADD', key.last_events(query), (queries.observed_time(query)), placeholder)
       redis.call('ZADD', key.last_seen, 'NX', job.observed_now, query)
     end
+    emission.place_unwritten(queries.get(query))
+  end
+  for _, query in ipairs(redis.call('ZRANGE', key.unwritten, 0, -1)) do  -- perhaps no longer expected
+    emission.place_unwritten(queries.get(query))
   end
 end
 

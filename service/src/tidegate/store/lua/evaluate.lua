@@ -120,6 +120,7 @@ function holds.release_overdue_batches()
     redis.call('ZREM', key.open_pins, query)
     history.count_limit('max_batch_hold_ms')
     queries.get(query).released = true
+    emission.place_unwritten(queries.get(query))
     history.write('batch_released', 'query', query, 'batch_id', queries.get(query).latest)
   end
 end
@@ -422,6 +423,58 @@ function emission.raise_watermark(watermark)
   emission.advance(watermark)
   if above(watermark, job.watermark) then job.watermark, job.watermark_since = watermark, job.now end
 end
+
+-- The written watermark: the minimum of W, the pinned watermarks of all open batches, and the output watermarks that queries
+-- tell. key.unwritten has the bounds except those in key.open_pins.
+
+function emission.is_expected(name)
+  for _, expected in ipairs(config.expected_queries) do
+    if expected == name then return true end
+  end
+  return false
+end
+
+-- Place a query among those that hold the written watermark, after a change of its output watermark, its batch, its run or
+-- its substreams. A query that is expected, or has substreams, but has made no call may have unwritten results from before
+-- the store lost its state.
+function emission.place_unwritten(query)
+  assert(not state.changes.is_plain)
+  local bound = math.huge
+  if query.open and query.released then
+    bound = score(number(redis.call('HGET', key.pinned_watermarks(query.name), query.latest)))
+  end
+  if query.tells_output and not query.retired then bound = math.min(bound, score(query.output)) end
+  local is_awaited = not query.run_id and query.name ~= ''
+    and (emission.is_expected(query.name) or redis.call('EXISTS', key.last_events(query.name), key.idle(query.name)) > 0)
+  if is_awaited then bound = -math.huge end
+  if bound < math.huge then
+    redis.call('ZADD', key.unwritten, bound, query.name)
+  else
+    redis.call('ZREM', key.unwritten, query.name)
+  end
+end
+
+-- The same after a change of the substreams of a query, by its name. Only those of a query without a call matter.
+function emission.place_awaited(name)
+  if name ~= '' and not queries.get(name).run_id then emission.place_unwritten(queries.get(name)) end
+end
+
+-- Return the written watermark that the queries have reached, and the query that holds it below W; nil if it follows W.
+local function lowest_written()
+  local watermark, query = job.watermark, nil
+  if state.changes.is_plain then return watermark, nil end
+  for _, name in ipairs({key.open_pins, key.unwritten}) do
+    local member, bound = values.lowest_of(name)
+    local is_tie = member and query and bound == watermark and values.sorts_before(member, query)
+    if member and (above(watermark, bound) or is_tie) then watermark, query = bound, member end
+  end
+  return watermark, query
+end
+
+-- Return the query that holds the written watermark below W; nil if the written watermark follows W.
+function emission.written_held_by() return (select(2, lowest_written())) end
+
+function emission.raise_written() job.written_watermark = highest(job.written_watermark, (lowest_written())) end
 
 -- Restore a watermark that the store has lost from the latest watermark token of a client; count a token of an older
 -- incarnation. The coordinator verifies the token before the command, and replaces an invalid token with one of

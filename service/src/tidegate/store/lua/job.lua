@@ -107,7 +107,7 @@ end
 -- that only read those sets. Commands that add holds, batches or done substreams assert that it was not called.
 function state.look_for_rare_sets()
   state.changes.is_plain = redis.call('EXISTS', key.done, key.idle(''), key.holds, key.hold_expiry, key.open_batches,
-    key.open_pins) == 0
+    key.open_pins, key.unwritten) == 0
 end
 
 -- The queries: run, latest batch and idle clock. Each query is stored as one packed text. run_id is nil if the query has

@@ -152,6 +152,7 @@ function observation.add_substreams(query, members, observed)
   bulk.zadd_all(key.last_events(query), observed, members)
   bulk.zadd_all(key.active, '-inf', flat)
   for _, member in ipairs(follower_members) do followers.observe(member) end
+  emission.place_awaited(query)
 end
 
 -- Remove known substreams of a query, in any state.
@@ -162,6 +163,7 @@ function observation.remove_substreams(query, members)
   end
   followers.remove(members)
   for _, name in ipairs({key.clock_driven, key.delays, key.learned_lags}) do bulk.hdel(name, members) end
+  emission.place_awaited(query)
 end
 
 -- Let known substreams start again without events. Return those that were not as new ones are.
@@ -190,6 +192,7 @@ function observation.end_substreams(query, members)
   bulk.zadd_all(key.since, job.now, new)
   for _, name in ipairs({key.last_events(query), key.idle(query), key.forced_idle}) do bulk.zrem(name, new) end
   bulk.hdel(key.clock_driven, new)
+  emission.place_awaited(query)
   return new
 end
 

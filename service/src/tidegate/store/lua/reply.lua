@@ -83,19 +83,26 @@ end
 
 -- Store the current watermarks, so that finish() can record a movement.
 function reply.remember()
-  state.changes.before = {coalesced_watermark = job.coalesced_watermark, watermark = job.watermark}
+  state.changes.before = {coalesced_watermark = job.coalesced_watermark, watermark = job.watermark,
+    written_watermark = job.written_watermark}
 end
 
 local function record_movement()
   local before, passed = state.changes.before, state.changes.passed
-  if job.coalesced_watermark == before.coalesced_watermark and job.watermark == before.watermark then return end
-  local kind = 'coalesced_watermark'
+  local kind, holder
   if job.watermark ~= before.watermark then
-    kind = 'emission'
+    kind, holder = 'emission', state.changes.held_by
     job.emissions = (job.emissions or 0) + 1
+  elseif job.coalesced_watermark ~= before.coalesced_watermark then
+    kind, holder = 'coalesced_watermark', state.changes.held_by
+  elseif job.written_watermark ~= before.written_watermark then
+    kind = 'written'
+  else
+    return
   end
-  local holder = state.changes.held_by or {}
-  history.write(kind, 'coalesced_watermark', job.coalesced_watermark, 'watermark', job.watermark, 'held_by', holder.reason,
+  holder = holder or {}
+  history.write(kind, 'coalesced_watermark', job.coalesced_watermark, 'watermark', job.watermark,
+    'written_watermark', job.written_watermark, 'held_by', holder.reason,
     'query', holder.query, 'substream', holder.substream, 'batch_id', holder.batch_id, 'hold', holder.hold,
     'limits', #passed > 0 and cjson.encode(passed) or nil)
 end
@@ -105,6 +112,7 @@ end
 function reply.finish(members)
   local unattended = state.changes.unattended
   if unattended then history.write('unattended', 'unattended_ms', unattended) end
+  emission.raise_written()
   state.changes.held_by = emission.held_by()
   record_movement()
   timeline.record(state.changes.held_by)
@@ -121,6 +129,7 @@ function reply.watermark_state(members)
   local holder = state.changes.held_by or emission.held_by()
   found.incarnation, found.state_epoch, found.now_ms = job.incarnation, job.state_epoch, job.now
   found.watermark, found.coalesced_watermark = job.watermark, job.coalesced_watermark
+  found.written_watermark, found.written_held_by = job.written_watermark, emission.written_held_by()
   found.complete, found.held_by = job.is_complete and true, holder and {map = holder}
   return {map = found}
 end

@@ -111,6 +111,7 @@ function commands.queries()
       batch_open = of.open or false, pinned_watermark = number(pinned), begun_ms = of.begun,
       idle_clock_ms = of.idle_clock and of.idle_clock + of.outage, last_contact_ms = of.last_contact,
       batch_released = (of.open and of.released) or false, retired = of.retired or false,
+      tells_output = of.tells_output or false, output_watermark = of.output,
       offsets = offsets and {map = offsets}, columns = offsets and {map = batches.offset_columns(query)}}}
   end
   return reply.watermark_state({rows = rows})

@@ -194,6 +194,7 @@ def test_wait_returns_whether_the_watermark_is_reached(flights: Job) -> None:
     assert flights.wait(reached, timedelta(0)) is True
     assert flights.wait(reached + timedelta(microseconds=1), timedelta(0)) is False
     assert flights.wait(BASE, timedelta(milliseconds=50)) is False
+    assert flights.wait(reached, timedelta(0), read=True) is True
     later = Timer(0.2, report, [flights], {"a": BASE + 20_000, "b": BASE + 20_000})
     later.start()
     assert flights.wait(AT, timedelta(minutes=5)) is True

@@ -7,8 +7,9 @@ from pyspark.sql import SparkSession
 from tests.support.api import operate
 from tests.support.pipeline import LAG, QUERY, SCHEMA, Settings
 from tests.support.points import POINTS
+from tests.support.reader import check, reading
 from tests.support.runs import Call, calls, run_here
-from tidegate_spark import limiting_lag
+from tidegate_spark import Job, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 STEP = 1_000_000
@@ -24,18 +25,13 @@ def rows_of(batch: int) -> list[dict[str, object]]:
     ]
 
 
-def test_a_crash_at_any_point_changes_no_results(
-    spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path
+def crash_at_each_point(
+    spark: SparkSession, job: Job, settings: Settings, source: FileBatches, pinned_watermarks: dict[int, int | None]
 ) -> None:
-    """The driver crashes in each batch, each time at the next of ``POINTS``. The following run replays the batch.
+    """Crash the driver in each batch, each time at the next of ``POINTS``, and replay it; note the pinned watermarks.
 
     While the driver is down, C advances: another reporter is ahead, and an operator marks substreams as idle.
     """
-    job = tidegate.job(config=limiting_lag(LAG))
-    settings = Settings("local[2]", tidegate.url, job.connection.job, str(tmp_path))
-    source = FileBatches(tmp_path / "input", SCHEMA)
-    source.add(*rows_of(0))
-    pinned_watermarks: dict[int, int | None] = {}
     for batch, point in enumerate(POINTS, 1):
         source.add(*rows_of(batch))
         settings.die, settings.of = point, batch
@@ -53,6 +49,20 @@ def test_a_crash_at_any_point_changes_no_results(
             assert job.status()["watermark"] == pinned_watermarks[batch]
     settings.die = None
     assert run_here(spark, settings)
+
+
+def test_a_crash_at_any_point_changes_no_results(
+    spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path
+) -> None:
+    """The following run replays the batch, and a reader that waits until they are written misses no row."""
+    job = tidegate.job(config=limiting_lag(LAG))
+    settings = Settings("local[2]", tidegate.url, job.connection.job, str(tmp_path))
+    source = FileBatches(tmp_path / "input", SCHEMA)
+    source.add(*rows_of(0))
+    pinned_watermarks: dict[int, int | None] = {}
+    with reading(tidegate.url, job.connection.job, tmp_path):
+        crash_at_each_point(spark, job, settings, source, pinned_watermarks)
+    assert check(tmp_path, tuple, lambda row: row[1] + 1) >= len(POINTS)
 
     made = calls(tmp_path)
     given: dict[tuple[str, int], list[Call]] = {}

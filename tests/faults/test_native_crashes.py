@@ -1,4 +1,4 @@
-"""A crash of the driver during a batch does not change the results of native windows."""
+"""A crash of the driver during a batch does not change the results of native windows, and no reader misses one."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 from tests.support.api import operate
 from tests.support.pipeline import LAG, QUERY, SCHEMA, Settings
 from tests.support.points import IN_THE_FUNCTION
+from tests.support.reader import check, reading
 from tests.support.runs import calls, run_here
 from tidegate_spark import limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
@@ -54,10 +55,12 @@ def test_results_are_the_same_as_without_a_crash(
         batches = fill(directory)
         job = tidegate.job(config=limiting_lag(LAG))
         settings = Settings("local[2]", tidegate.url, job.connection.job, str(directory), windows=SIZE, native=True)
-        for settings.die, settings.of in crashes:
-            assert not run_here(spark, settings)
-        settings.die = None
-        assert run_here(spark, settings)
+        with reading(tidegate.url, job.connection.job, directory):
+            for settings.die, settings.of in crashes:
+                assert not run_here(spark, settings)
+            settings.die = None
+            assert run_here(spark, settings)
+        assert check(directory, lambda row: (row[0], row[1]), lambda row: row[1] + SIZE) >= BATCHES - 3
         found.append((table(directory), job.status()["rows"]))
     assert found[1] == found[0]
     windows, rows = found[0]

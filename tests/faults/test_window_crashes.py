@@ -1,4 +1,7 @@
-"""A driver with windows that crashes at each point of a batch: the results equal those of a run without a crash."""
+"""A driver with windows that crashes at each point of a batch: the results equal those of a run without a crash.
+
+A reader that waits until they are written misses no window.
+"""
 
 from collections import defaultdict
 from pathlib import Path
@@ -8,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.pipeline import LAG, SCHEMA, Settings
 from tests.support.points import POINTS_WITH_WINDOWS
+from tests.support.reader import check, reading
 from tests.support.runs import calls, run_here
 from tidegate_spark import limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
@@ -55,11 +59,13 @@ def test_windows_and_updates_are_the_same_as_without_a_crash(
         fill(directory)
         job = tidegate.job(config=limiting_lag(LAG))
         settings = Settings("local[2]", tidegate.url, job.connection.job, str(directory), windows=SIZE)
-        for batch, point in enumerate(POINTS_WITH_WINDOWS, 1) if crashes else ():
-            settings.die, settings.of = point, batch
-            assert not run_here(spark, settings)
-        settings.die = None
-        assert run_here(spark, settings)
+        with reading(tidegate.url, job.connection.job, directory):
+            for batch, point in enumerate(POINTS_WITH_WINDOWS, 1) if crashes else ():
+                settings.die, settings.of = point, batch
+                assert not run_here(spark, settings)
+            settings.die = None
+            assert run_here(spark, settings)
+        assert check(directory, lambda row: (row[0][0], row[1]), lambda row: row[0][1]) >= BATCHES - 3
         found.append(rows_given_to(directory))
         rows.append(job.status()["rows"])
     assert found[1] == found[0]

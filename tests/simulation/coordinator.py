@@ -193,8 +193,9 @@ class Coordinator:
         parsed = HeartbeatRequest.model_validate(body)
         run = Run(query, parsed.query_id, parsed.run_id)
         token, caught_up = _claim(parsed.watermark_token), parsed.caught_up
-        more = parsed.observed_ms, self.now_ms, parsed.waited_ms, parsed.after_batch, token, caught_up
-        return self._result(self.apply(batches.heartbeat, run, *more))
+        more = parsed.observed_ms, self.now_ms, parsed.waited_ms, parsed.after_batch, token, caught_up, None
+        told = "output_watermark" in parsed.model_fields_set, parsed.output_watermark
+        return self._result(self.apply(batches.heartbeat, run, *more, *told))
 
     def _result(self, result: Effect) -> dict[str, Any]:
         return {**self._members(result.state), "applied": result.applied}
@@ -212,18 +213,20 @@ class Coordinator:
             "now_ms": state.now_ms,
             "watermark": state.watermark,
             "coalesced_watermark": state.coalesced_watermark,
+            "written_watermark": state.written_watermark,
             "watermark_token": f"{state.incarnation}.{state.watermark}",
         }
 
 
 def _fingerprint(job: JobState) -> Hashable:
-    watermarks = job.incarnation, job.state_epoch, job.coalesced_watermark, job.watermark, job.max_watermark
+    watermarks = job.coalesced_watermark, job.watermark, job.written_watermark, job.max_watermark
+    epoch = job.incarnation, job.state_epoch
     substreams = sorted(
         (key, repr((each.max_event_time, each.watermark, each.uncapped_watermark, each.done, each.idle)))
         for key, each in job.substreams.items()
     )
     queries = sorted((name, repr(query)) for name, query in job.queries.items())
-    return hash((watermarks, job.max_event_time, tuple(substreams), tuple(queries), job.total))
+    return hash((epoch, watermarks, job.max_event_time, tuple(substreams), tuple(queries), job.total))
 
 
 def _of_partition(report: Report, partition: int) -> PartitionReport:

@@ -26,6 +26,7 @@ class Sent:
     losses: int
     watermark: int | None
     coalesced_watermark: int | None
+    written_watermark: int | None
     hold: HeldBelow | None
 
 

@@ -60,6 +60,9 @@ class Observer:
         self._losses = 0
         self._watermark: int | None = None
         self._coalesced_watermark: int | None = None
+        self._written_watermark: int | None = None
+        self._windows: dict[str, int | None] = {}
+        self._retired: set[str] = set()
         self._highest: int | None = None
         self._hold: HeldBelow | None = None
         self._open: dict[tuple[str, int], int | None] = {}
@@ -90,6 +93,7 @@ class Observer:
             self._losses,
             self._watermark,
             self._coalesced_watermark,
+            self._written_watermark,
             self._highest,
             queries,
             tuple(sorted(self._open.items())),
@@ -128,7 +132,7 @@ class Observer:
             self._reports.forget(key for key in self._substreams if key[0] in restoring)
         self.note(f"the coordinator has lost {what}")
         self._losses += 1
-        self._watermark = self._coalesced_watermark = self._hold = None
+        self._watermark = self._coalesced_watermark = self._written_watermark = self._hold = None
         self.unprotected += len(self._open)
         self._open.clear()
         self._exclusions.lose()
@@ -165,6 +169,7 @@ class Observer:
 
     def retired(self, query: str, is_evicted: bool) -> None:
         """Record that an operator has retired a query, and evicted its substreams unless it is its own successor."""
+        self._retired.add(query)
         self.note(f"an operator retires {query}{' and evicts its substreams' if is_evicted else ''}")
         for key in [key for key in self._open if key[0] == query]:
             del self._open[key]
@@ -229,7 +234,8 @@ class Observer:
             at_start = is_first or client not in self._committing
             self._declaring.update([client] if is_first else [])
             self._declarations.append(Declaration(request, at_start, self.evictions.count))
-        return Sent(client, request, self._losses, self._watermark, self._coalesced_watermark, self._hold)
+        watermarks = self._watermark, self._coalesced_watermark, self._written_watermark
+        return Sent(client, request, self._losses, *watermarks, self._hold)
 
     def handled(self, request: Send, response: Response) -> None:
         """Record that the coordinator has handled a request: a commit, a begin, a declaration, or a report."""
@@ -266,7 +272,11 @@ class Observer:
             assert request.body is not None
             self._committing.add(request.body["run_id"])
         else:
-            self._check_begin(query, batch_id, json.loads(response.body))
+            answer = json.loads(response.body)
+            self._check_begin(query, batch_id, answer)
+            if query in self._retired:  # until now, the written watermark did not wait for it
+                self._retired.remove(query)
+                self.wrote(query, answer["written_watermark"])
         closed = batch_id if found[3] else batch_id - 1
         of.committed = max(closed, of.committed)
         self._reports.commit(query, closed, self._loop.now_ms)
@@ -365,6 +375,7 @@ class Observer:
         watermark, coalesced = answer["watermark"], answer["coalesced_watermark"]
         if below(coalesced, watermark):
             raise Violation(f"Monotone: C {coalesced} is below W {watermark}")
+        self._check_written(sent, watermark, answer["written_watermark"])
         incarnation, claimed = claim(sent.request)
         if answer["incarnation"] < incarnation or (answer["incarnation"] == incarnation and below(watermark, claimed)):
             raise Violation(f"Monotone: {sent.client} sent a token for {claimed} and received {watermark}")
@@ -388,6 +399,27 @@ class Observer:
                 f"Committed: {sent.client} received {watermark}, and batch {batch_id} of {query} with the pinned "
                 f"watermark {self._open[query, batch_id]} is open"
             )
+
+    def _check_written(self, sent: Sent, watermark: int | None, written: int | None) -> None:
+        """Check that all windows below a written watermark are in the tables, also after a loss of state."""
+        if below(watermark, written):
+            raise Violation(f"Written: the written watermark {written} is above W {watermark}")
+        for query, closed in self._windows.items():
+            if query not in self._retired and below(closed, written):
+                raise Violation(f"Written: {sent.client} received {written}, and {query} has written up to {closed}")
+        if sent.losses == self._losses:
+            if below(written, sent.written_watermark):
+                raise Violation(f"Monotone: {sent.client} received {written} after {sent.written_watermark}")
+            self._written_watermark = highest(written, self._written_watermark)
+
+    def wrote(self, query: str, closed: int | None) -> None:
+        """Record that a query has written its windows up to the end ``closed``, if it has windows."""
+        if query in self._windows:
+            self._windows[query] = highest(closed, self._windows[query])
+
+    def has_windows(self, query: str) -> None:
+        """Expect the written watermark to wait for the windows of a query."""
+        self._windows[query] = None
 
     def _check_hold(self, sent: Sent, coalesced_watermark: int | None) -> None:
         hold = sent.hold

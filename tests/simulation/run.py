@@ -104,7 +104,11 @@ class Simulation:
         self._queries = []
         for name in names:
             declared = [each for each in sources[name] if (name, each) not in undeclared]
-            self._queries.append(Query(self._cluster, name, sources[name], declared, self._on_outage(), readings[name]))
+            has_windows = Random(f"windows of {seed} {name}").random() < 0.5
+            if has_windows:
+                self._observer.has_windows(name)
+            more = declared, self._on_outage(), readings[name], has_windows
+            self._queries.append(Query(self._cluster, name, sources[name], *more))
         operator = Random(f"operator of {seed}")
         self._operator = Operator(operator, self._cluster, self._coordinator, self._queries)
 

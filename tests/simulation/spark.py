@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from tests.simulation.checkpoint import Classify, Disk, Finish, Plan, Planned, ReadEvidence
 from tests.simulation.faults import Faults
-from tests.simulation.knowledge import Violation
+from tests.simulation.knowledge import Violation, highest
 from tests.simulation.loop import HostClock, Loop
 from tests.simulation.network import Network
 from tests.simulation.observer import Observer
@@ -20,6 +20,7 @@ from tidegate_spark.logs import QueryLog
 from tidegate_spark.protocol import effects
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.connection import JobConnection
+from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import Effect, NoAnswer, Pause, Procedure, Response, Send
 from tidegate_spark.protocol.evidence import ALL_CAUGHT_UP, NOTHING_KNOWN, BatchInput, Evidence
 from tidegate_spark.protocol.fold import Fold
@@ -30,6 +31,7 @@ from tidegate_spark.protocol.transport import HttpTransport
 from tidegate_spark.sources.running import DriverEvidenceReader
 
 TRIGGER_S = 2.0
+WINDOWS_S = 1.0
 FLUSH_EVERY_S = 1.0
 LONGEST_RESTART_MS = 20_000
 LONGEST_CLOCK_STEP_MS = 600_000
@@ -67,6 +69,7 @@ class Query:
         reading: How it reads a topic whose partitions are its substreams; None: each batch has all rows, and only
             triggers without rows are evidence.
         on_outage: What its batches do while the coordinator does not answer.
+        has_windows: Whether it writes windows after the commit of their rows.
 
     Attributes:
         last_error: The error that ended the last run that ended by itself.
@@ -81,7 +84,9 @@ class Query:
         declared: Sequence[str],
         on_outage: OnOutage,
         reading: Reading | None = None,
+        has_windows: bool = False,
     ) -> None:
+        self.has_windows = has_windows
         self.cluster, self.name, self.sources, self.on_outage = cluster, name, sources, on_outage
         self.reading = reading
         self.declared = tuple(declared)
@@ -157,7 +162,7 @@ class Driver:
         self._has_created = False
         transport = cast("type[HttpTransport]", lambda *_: None)
         connection = JobConnection("", "j", None, query.cluster.config, query.on_outage, self.clock, transport)
-        settings = QuerySettings(connection, query.name, query.declared)
+        settings = QuerySettings(connection, query.name, query.declared, tells_output=query.has_windows)
         self.protocol = QueryProtocol(settings, run_id, owns_files=True)
         self._offsets = TopicOffsets(query.cluster.loop, query.disk, query.sources)
         self._evidence = None if query.reading is None else self._evidence_reader(query.reading)
@@ -174,12 +179,28 @@ class Driver:
             if batch_id is None:
                 self.spawn(self._heartbeat())
             else:
+                before = (yield effects.Read(f"windows/{batch_id - 1}")) or {"closed": None}
+                self.protocol.calls.output_watermark = before["closed"]
                 opened = yield from self.protocol.begin(batch_id, (yield ReadEvidence(is_idle=False)))
                 fold = yield Classify(opened)
                 yield from self.protocol.report(opened, fold)
-                yield from self.protocol.commit(opened, fold)
+                answer = yield from self.protocol.commit(opened, fold)
+                if self._query.has_windows:
+                    yield from self._write_windows(opened, before["closed"], answer)
                 yield Finish(batch_id)
             yield Pause(TRIGGER_S)
+
+    def _write_windows(self, opened: OpenBatch, before: int | None, answer: Answer | None) -> Procedure[None]:
+        """Write the windows that a batch closes; a replay writes the same ones."""
+        version = yield effects.Read(f"windows/{opened.batch_id}")
+        if version is None:
+            reached = None if answer is None else answer["coalesced_watermark"]
+            version = {"closed": highest(highest(before, opened.stored.pinned_watermark), reached)}
+            yield effects.Write(f"windows/{opened.batch_id}", version)
+        yield Pause(WINDOWS_S)
+        self._cluster.observer.wrote(self._query.name, version["closed"])
+        if answer is not None:
+            yield from self.protocol.wrote(version["closed"], opened.batch_id)
 
     def _heartbeat(self) -> Procedure[None]:
         """Send a heartbeat after a trigger without a batch. The next batch may be planned before."""

@@ -61,7 +61,7 @@ OTHER_OPERATIONS = {
 NOT_SENT = {
     "Report": {"min_event_times", "watermarks"},
     "CommitRequest": {"caught_up", "caught_up_age_ms", "offsets"},
-    "HeartbeatRequest": {"caught_up", "offsets"},
+    "HeartbeatRequest": {"offsets"},
 }
 """Members for other clients (reporters without batches, and reporters of watermarks), and members for Kafka, which
 `tests/client/test_batch_protocol.py` and `tests/client/test_told_offsets.py` send.

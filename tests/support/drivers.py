@@ -58,6 +58,7 @@ class Runs:
         replaces_substreams: bool = False,
         available_now: bool = False,
         declared: tuple[str, ...] = (),
+        tells_output: bool = False,
     ) -> "Run":
         """Start the query."""
         settings = QuerySettings(
@@ -68,6 +69,7 @@ class Runs:
             available_now=available_now,
             choices=choices,
             replaces_substreams=replaces_substreams,
+            tells_output=tells_output,
         )
         session = DriverSession(settings, Checkpoint(str(self.directory)), owns_files)
         session.run(session.protocol.start())

@@ -21,8 +21,9 @@ POINTS_WITH_WINDOWS = [
     "after it",
     "after the version",
     IN_THE_FUNCTION,
+    "after the function",
 ]
-"""Points of a batch with windows, in order. The user's function is called last."""
+"""Points of a batch with windows, in order. After the last one, the driver tells that the windows are written."""
 
 AFTER_SPARKS_COMMIT = "after Spark's commit"
 """The point of a native batch outside the user's function. Native queries have no hook."""

@@ -35,8 +35,17 @@ class JobReads:
         """
         return self._get("")
 
-    def wait(self, at_least: datetime | int, timeout: timedelta = timedelta(hours=1), force: bool = False) -> bool:
-        """Wait until the watermark reaches a value, and return whether it did so within ``timeout``.
+    def wait(
+        self,
+        at_least: datetime | int,
+        timeout: timedelta = timedelta(hours=1),
+        force: bool = False,
+        read: bool = False,
+    ) -> bool:
+        """Wait until all results below a time are written, and return whether they were within ``timeout``.
+
+        The method waits for the written watermark, because the results of windows are written after their rows are
+        read. Native queries and windows tell when they have written; other queries write before they commit.
 
         Role of the key: any.
 
@@ -44,12 +53,14 @@ class JobReads:
             at_least: Watermark to wait for: a datetime with a time zone, or a number in the unit of the event times.
             timeout: Longest wait. With 0, the method returns at once.
             force: Whether to wait for a number that looks like seconds or microseconds in place of milliseconds.
+            read: Whether to wait for the emitted watermark: the rows are then read, but windows may be unwritten.
         """
         clock, number = self.connection.clock, time_number("at_least", at_least, round_up=True)
         deadline = clock.monotonic() + milliseconds("timeout", timeout) / 1000
+        flags = {name: "true" for name, is_set in {"force": force, "read": read}.items() if is_set}
         while True:
             poll_s = min(max(0.0, deadline - clock.monotonic()), POLL_S)
-            answer = self._get("/watermark", at_least=number, timeout_s=poll_s, force="true" if force else None)
+            answer = self._get("/watermark", at_least=number, timeout_s=poll_s, **flags)
             reached: bool = answer["reached"]
             if reached or poll_s == 0:
                 return reached

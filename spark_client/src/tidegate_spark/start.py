@@ -85,10 +85,11 @@ class QueryStart:
         batch_options = replace(options, persist=self._persists())
         evidence = self._evidence(session, sources)
         of_batch = evidence if isinstance(evidence, DriverEvidenceReader) else None
+        handler = self._handler()
         function = BatchFunction(
             session,
             self.columns,
-            self._handler(),
+            handler,
             batch_options,
             of_timestamps,
             of_batch,
@@ -97,7 +98,10 @@ class QueryStart:
         check_partitions(session.log, self.columns, self.df)
         if options.windowed is not None:
             check_days(spark, options.windowed.frame)
-        session.run(session.protocol.start())
+        # Under Spark Connect, another process reads the checkpoint.
+        finished = None if is_connect(spark) or not self.checkpoint.started() else self.checkpoint.finished()
+        written = None if finished is None else handler.written_before(finished + 1)
+        session.run(session.protocol.start(written=written, finished=finished))
         if sources.unknown and session.protocol.registration.config.get(IDLE_TIMEOUT):
             session.log.warning(
                 "a batch may lack input of the source %s. A silent substream therefore becomes idle only if a trigger "
@@ -173,6 +177,7 @@ class QueryStart:
             self.replaces_substreams,
             bool(options.trigger.get("availableNow")),
             options.complete_batches and not sources.has_kafka,
+            tells_output=options.windowed is not None,
         )
 
     def _choices(self) -> QueryChoices:

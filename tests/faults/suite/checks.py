@@ -4,6 +4,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from tests.faults.suite.history import Call
 from tests.faults.suite.plan import LAG_MS, JobPlan
@@ -66,6 +67,7 @@ def check_all(job: JobPlan, calls: Sequence[Call], losses: Losses) -> Iterator[V
     yield from check_monotone(calls, losses)
     yield from check_tokens(calls)
     yield from check_committed(calls, losses)
+    yield from check_written(calls, losses)
     yield from check_replay(calls, losses)
     yield from check_safe(job, calls)
     yield from check_durable(calls, losses)
@@ -79,7 +81,7 @@ def check_monotone(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]
         if segment is not None:
             by_segment[segment].append(call)
     for of_segment in by_segment.values():
-        for name in ("watermark", "coalesced_watermark"):
+        for name in ("watermark", "coalesced_watermark", "written_watermark"):
             yield from _check_rising(name, of_segment)
 
 
@@ -131,6 +133,38 @@ def check_committed(calls: Sequence[Call], losses: Losses) -> Iterator[Violation
             is_judged = call.received < until and segment is not None and losses.segment(call) == segment
             if is_judged and number(call.answer["watermark"]) > allowed:
                 yield Violation("committed", "W is above the pinned watermark of an open batch", (begun, call))
+                break
+
+
+def check_written(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
+    """Check that the written watermark does not pass W, nor what a query with windows has told.
+
+    A query holds it from its first begin on. Before, also after a loss, it may have passed the query.
+    """
+    by_sent = sorted(answers(calls), key=lambda call: call.sent)
+    for call in by_sent:
+        if number(call.answer["written_watermark"]) > number(call.answer["watermark"]):
+            yield Violation("written", "the written watermark is above W", (call,))
+    told: dict[str | None, list[Call]] = defaultdict(list)
+    for call in sorted(calls, key=lambda call: call.sent):
+        if "output_watermark" in call.body:
+            told[call.query].append(call)
+    for tells in told.values():
+        first: dict[int, Call] = {}
+        for begun in sorted((c for c in tells if c.succeeded and c.kind == "begin"), key=lambda call: call.received):
+            segment = losses.segment(begun)
+            if segment is not None:
+                first.setdefault(segment, begun)
+        sent = [call.sent for call in tells]
+        highest = list(accumulate((number(call.body["output_watermark"]) for call in tells), max))
+        for call in by_sent:
+            begun_first = first.get(-1 if (segment := losses.segment(call)) is None else segment)
+            if begun_first is None or call.sent < begun_first.received:
+                continue
+            before = bisect_left(sent, call.received)
+            allowed = max(highest[before - 1], number(begun_first.answer["written_watermark"]))
+            if number(call.answer["written_watermark"]) > allowed:
+                yield Violation("written", f"the query has written up to {allowed} only", (begun_first, call))
                 break
 
 

@@ -30,6 +30,7 @@ _CALL = re.compile(r"/v1/jobs/(?P<job>[^/:?]+)(?P<rest>[^?]*)(\?.*)?")
 _KEPT = (
     "watermark",
     "coalesced_watermark",
+    "written_watermark",
     "now_ms",
     "state_epoch",
     "incarnation",

@@ -4,6 +4,7 @@ import json
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ def _write_batches(directory: Path, url: str, checkpoint: Path) -> None:
     settings = Settings(
         "q-1", "batches", "q", ["HNL", "ORD"], BATCHES.config, [url], str(directory), str(checkpoint), 0.0, 5
     )
+    settings = replace(settings, has_windows=True)
     Writer(settings).run(BATCH_COUNT)
 
 
@@ -181,6 +183,14 @@ def test_a_watermark_above_an_open_batch_is_found(calls: Sequence[Call]) -> None
     staged = next(call for call in calls if call.kind == "stage" and call.batch == begun.batch)
     staged.answer["watermark"] = begun.answer["pinned_watermark"] + 1
     assert [violation.calls for violation in checks.check_committed(calls, NO_LOSS)] == [(begun, staged)]
+
+
+@batches
+def test_a_written_watermark_above_the_windows_is_found(calls: Sequence[Call]) -> None:
+    held = [call for call in calls if call.kind == "commit" and call.answer["written_watermark"] is not None][-1]
+    assert held.answer["written_watermark"] < held.answer["watermark"], "its windows are not yet written"
+    held.answer["written_watermark"] = held.answer["watermark"]
+    assert [violation.calls[1] for violation in checks.check_written(calls, NO_LOSS)] == [held]
 
 
 @batches

@@ -166,6 +166,7 @@ class World:
             self.start,
             seed,
             self.plan.continues,
+            has_windows=seed % 2 == 0,
         )
 
     def _supervise(self) -> None:

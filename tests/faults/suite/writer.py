@@ -37,6 +37,8 @@ PAUSE_S = 0.4
 PROCESSING_S = 0.8
 """Longest time between the reports and the commit of a batch."""
 ROWS = 20
+WRITTEN = "written.json"
+"""File in the checkpoint with the end of the windows that the query has written."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Settings:
         start: Monotonic time of the start of the run.
         seed: Draws rows and pauses.
         continues: Whether batches continue without the coordinator (``on_outage="continue"``).
+        has_windows: Whether the query writes windows after the commit of their rows, and tells that they are written.
     """
 
     client: str
@@ -61,6 +64,7 @@ class Settings:
     start: float
     seed: int
     continues: bool = False
+    has_windows: bool = False
 
 
 class Writer:
@@ -78,7 +82,7 @@ class Writer:
         connection = JobConnection(
             settings.urls[0], settings.job, None, settings.config, on_outage, SYSTEM_CLOCK, transport
         )
-        query = QuerySettings(connection, settings.query, tuple(settings.substreams))
+        query = QuerySettings(connection, settings.query, tuple(settings.substreams), tells_output=settings.has_windows)
         self._session = DriverSession(query, Checkpoint(settings.checkpoint))
 
     def run(self, batches: float = math.inf) -> None:
@@ -96,13 +100,26 @@ class Writer:
     def _run_batch(self) -> int:
         batch, rows = self._plan()
         session, protocol = self._session, self._session.protocol
+        closed = self._closed()
+        session.calls.output_watermark = closed
         opened = session.run(protocol.begin(batch))
         fold = fold_of(rows, opened.stored.pinned_watermark)
         session.run(protocol.report(opened, fold))
         time.sleep(self._rng.uniform(0, PROCESSING_S))  # the user's function: the watermark may move, or a fault begin
-        session.run(protocol.commit(opened, fold))
+        answer = session.run(protocol.commit(opened, fold))
+        if self._settings.has_windows and answer is not None:
+            time.sleep(self._rng.uniform(0, PROCESSING_S))  # the user's function for windows
+            written = max((each for each in (closed, answer["coalesced_watermark"]) if each is not None), default=None)
+            (self._directory / WRITTEN).write_text(json.dumps(written))
+            session.run(protocol.wrote(written, batch))
         (self._directory / "commits" / str(batch)).write_text("v1\n{}")
         return batch
+
+    def _closed(self) -> int | None:
+        """Return the end of the windows that earlier batches have written."""
+        path = self._directory / WRITTEN
+        written: int | None = json.loads(path.read_text()) if path.exists() else None
+        return written
 
     def _plan(self) -> tuple[int, dict[str, list[int]]]:
         """Return the next batch and the event times of its rows by substream; write them to Spark's log if new."""

@@ -6,7 +6,7 @@ The function runs these steps:
 2. Fold the batch, and report the fold.
 3. Pass the on-time rows to the user's function or to the windows.
 4. Pass the late rows to the late output.
-5. Commit the batch. With windows, emit the windows that close.
+5. Commit the batch. With windows, emit the windows that close, and tell that they are written.
 
 Invariants:
 
@@ -112,6 +112,7 @@ class BatchFunction:
         began = time.monotonic()
         protocol = self.session.protocol
         batch_input = NOTHING_KNOWN if self.evidence is None else self.evidence.of_batch()
+        self.session.calls.output_watermark = self.handler.written_before(batch_id)
         try:
             opened = self.session.run(protocol.begin(batch_id, batch_input))
         except Refused as refusal:
@@ -119,7 +120,8 @@ class BatchFunction:
                 raise
             # After the end of the input, a batch without rows needs no begin.
             watermark = self.session.run(self.session.calls.coalesced_watermark())
-            self.handler.end(df.sparkSession, protocol.batch_without_rows(batch_id, watermark), watermark)
+            written = self.handler.end(df.sparkSession, protocol.batch_without_rows(batch_id, watermark), watermark)
+            self.session.run(protocol.wrote(written, None))
             return
         df = self._with_fewer_tasks(df, batch_input.offsets)
         if self.options.persist:
@@ -134,7 +136,9 @@ class BatchFunction:
             if self.options.persist:
                 unpersist(df)
         answer = self.session.run(protocol.commit(opened, fold))
-        after_commit(None if answer is None else answer["coalesced_watermark"])
+        written = after_commit(None if answer is None else answer["coalesced_watermark"])
+        if answer is not None:
+            self.session.run(protocol.wrote(written, batch_id))
         self._warn(rows, answer)
         self._announce_commit(self._committed(opened.batch, fold, answer, time.monotonic() - began))
 

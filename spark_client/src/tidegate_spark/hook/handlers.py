@@ -19,8 +19,11 @@ from tidegate_spark.protocol.fold import Fold
 UserFunction = Callable[[DataFrame, int], Any] | Callable[[DataFrame, int, Batch], Any]
 """A function of a DataFrame and its batch id, as for Spark's ``foreachBatch``, and of its :class:`Batch` on request."""
 
-AfterCommit = Callable[[int | None], None]
-"""A function to call after the commit with the job's coalesced watermark, or None if the coordinator did not answer."""
+AfterCommit = Callable[[int | None], int | None]
+"""A function to call after the commit with the job's coalesced watermark, or None if the coordinator did not answer.
+
+It returns the output watermark of the query, or None if the handler has none.
+"""
 
 
 class UserFunctionError(Exception):
@@ -124,8 +127,12 @@ class BatchHandler(ABC):
     def handle(self, rows: BatchRows) -> AfterCommit:
         """Handle the rows of a batch before its commit; return a function to call after the commit."""
 
-    def end(self, spark: SparkSession, batch: Batch, watermark: int | None) -> None:
-        """Emit the last windows, in a batch without rows after the end of the input."""
+    def written_before(self, batch_id: int) -> int | None:
+        """Return the output watermark of the query before a batch; None if the handler has none."""
+        return None
+
+    def end(self, spark: SparkSession, batch: Batch, watermark: int | None) -> int | None:
+        """Emit the last windows, in a batch without rows after the end of the input; return the output watermark."""
         raise NotImplementedError
 
 

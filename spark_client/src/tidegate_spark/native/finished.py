@@ -6,6 +6,7 @@ Invariants:
 2. The folds of a batch are removed after they are stored in the backlog.
 """
 
+import json
 import math
 import re
 import time
@@ -85,12 +86,39 @@ class FinishedBatches:
             return CheckResult(False, False, inactive, self._retry_at == math.inf)
         rows = self._keep() if moved else False
         self._retry_at = time.monotonic() + RETRY_AFTER_S
-        reported = self.session.run(self.session.protocol.report_finished())
+        try:
+            reported = self.session.run(self.session.protocol.report_finished())
+        finally:  # also if the coordinator refuses a batch: the results are written
+            self.session.run(self.session.protocol.wrote(self._written(), self._last_finished))
         if reported:
             self._retry_at = math.inf
             watermark = self.session.protocol.batches.job_watermark
             self.session.row_warnings.check_watermark(watermark, self.session.calls.coordinator_ms(0.0))
         return CheckResult(moved, rows, False, reported)
+
+    @property
+    def _last_finished(self) -> int | None:
+        return self._next - 1 if self._next else None
+
+    def _written(self) -> int | None:
+        """Return the output watermark: that by which Spark has run its latest finished batch.
+
+        A query without stateful operators has written all rows of the batch, up to the watermark of its markers.
+        """
+        last = self._last_finished
+        planned = None if last is None else self._checkpoint.planned(last)
+        if last is None or planned is None:
+            return None
+        reached = planned.watermark_ms
+        if not self._checkpoint.operators():
+            markers = [offset for offset in self._checkpoint.source_offsets(last) or () if is_marker(offset)]
+            reached = max(reached, min((json.loads(offset)["watermark"] or 0 for offset in markers), default=0))
+        return self._of_job(reached)
+
+    def _of_job(self, watermark_ms: int) -> int | None:
+        """Return the watermark of the job that is equal to a watermark of Spark; None if Spark has none yet."""
+        # Zero means that Spark has no watermark yet. Spark treats a row at its watermark as late.
+        return None if watermark_ms <= 0 else watermark_ms + 1 if self._by_row else watermark_ms
 
     def _keep(self) -> bool:
         """Move the folds of finished batches to the backlog. Return whether there are any folds."""
@@ -180,9 +208,7 @@ class FinishedBatches:
             fold = Fold.merge([Fold.stored(document["fold"]) for document in documents])
             if fold.is_too_large():
                 self.session.row_warnings.counted_together(batch_id)
-            watermark_ms: int = documents[0]["watermark_ms"]
-            # Zero means that Spark has no watermark yet. Spark treats a row at its watermark as late.
-            pinned_watermark = None if watermark_ms <= 0 else watermark_ms + 1 if self._by_row else watermark_ms
+            pinned_watermark = self._of_job(documents[0]["watermark_ms"])
             planned_ms = documents[0]["planned_ms"]
             batch_input = self._input(batch_id)
             self.session.run(protocol.keep_finished(batch_id, pinned_watermark, planned_ms, fold, batch_input))

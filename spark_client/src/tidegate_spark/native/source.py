@@ -288,6 +288,7 @@ class NativeReader(WatermarkReader):
                 replaces_substreams=native.replaces_substreams,
                 available_now=self._available_now,
                 complete_batches=native.complete_batches,
+                tells_output=True,
             )
             # An earlier run may have read other input, if an older checkpoint was restored after it.
             checkpoint.delete(CAUGHT_UP)

@@ -20,6 +20,8 @@ class QueryCalls(Coordinator):
         settings: The settings of the query.
         log: The log of the query.
         query_id: The id in the checkpoint, read by the first call. A process that cannot read the checkpoint sets it.
+        output_watermark: The output watermark of the query: everything that its functions write for event times below
+            it is written. None if nothing is written, or this process does not know it.
     """
 
     def __init__(self, settings: QuerySettings, run_id: str) -> None:
@@ -27,6 +29,7 @@ class QueryCalls(Coordinator):
         super().__init__(connection.url, connection.job, connection.on_outage.policy, connection.clock)
         self.settings, self.log = settings, QueryLog(connection.job, settings.query)
         self.query_id: str | None = None
+        self.output_watermark: int | None = None
         self._run_id = run_id
 
     def caller(self) -> Procedure[dict[str, str]]:
@@ -64,9 +67,15 @@ class QueryCalls(Coordinator):
             at = None if evidence is None or evidence.substreams is not None else evidence.at
             age_ms = None if at is None else at.age_ms(now)
             fields = {"pinned_watermarks_to_keep": self.settings.pinned_watermarks.kept, "input_age_ms": age_ms}
+            if self.settings.tells_output:
+                fields["output_watermark"] = self.output_watermark
             return fields if stored is None else {**fields, "pinned_watermark": stored.pinned_watermark}
 
-        return self._call_about("PUT", batch_id, "", body, policy)
+        answer = yield from self._call_about("PUT", batch_id, "", body, policy)
+        pinned = answer["pinned_watermark"]
+        if pinned is None or (self.output_watermark is not None and self.output_watermark > pinned):
+            self.output_watermark = pinned  # on-time rows of the batch are not yet written
+        return answer
 
     def report(self, batch_id: int, reports: Iterable[Body], policy: RetryPolicy) -> Procedure[None]:
         """Stage reports of an open batch. After an error, some reports may be staged."""
@@ -109,8 +118,9 @@ class QueryCalls(Coordinator):
         after_batch: int | None,
         substreams: Sequence[str] | None = None,
         offsets: BatchOffsets | None = None,
+        policy: RetryPolicy = ONE_ATTEMPT,
     ) -> Procedure[Answer]:
-        """Report, in one attempt, that the query (or these substreams) was caught up ``age_s`` seconds ago.
+        """Report that the query (or these substreams) was caught up ``age_s`` seconds ago, and its output watermark.
 
         The call may tell the offsets of ``after_batch`` or of an earlier batch.
         """
@@ -120,8 +130,10 @@ class QueryCalls(Coordinator):
             about["caught_up"] = substreams
         if offsets is not None:
             about["offsets"] = asdict(offsets)
+        if self.settings.tells_output:
+            about["output_watermark"] = self.output_watermark
         body = self._with_caller(caller, self.waited_s, about)
-        answer = yield from self.call("POST", f"/queries/{self.settings.query}:heartbeat", body, ONE_ATTEMPT)
+        answer = yield from self.call("POST", f"/queries/{self.settings.query}:heartbeat", body, policy)
         self.keep_token(answer)
         return answer
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidegate_spark.batch import Batch
-from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused
+from tidegate_spark.errors import CoordinatorUnavailable, JobMissing, Refused, TidegateError
 from tidegate_spark.protocol.backlog import Backlog, BacklogBatch
 from tidegate_spark.protocol.batches import REFUSED_BODY, Batches, Call, OpenBatch, in_turns
 from tidegate_spark.protocol.calls import QueryCalls
@@ -22,7 +22,7 @@ from tidegate_spark.protocol.evidence import (
 from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
-from tidegate_spark.protocol.retry import ONE_ATTEMPT, OnOutage
+from tidegate_spark.protocol.retry import ONE_ATTEMPT, SHORT_WAIT_S, OnOutage, RetryPolicy
 from tidegate_spark.protocol.settings import QuerySettings
 
 
@@ -52,12 +52,14 @@ class QueryProtocol:
 
     # -- the query ------------------------------------------------------------------------------------------------
 
-    def start(self, adopt: bool = True) -> Procedure[None]:
-        """Announce the query, flush the backlog of earlier runs, and adopt the choices.
+    def start(self, adopt: bool = True, written: int | None = None, finished: int | None = None) -> Procedure[None]:
+        """Announce the query, tell what is written, flush the backlog of earlier runs, and adopt the choices.
 
         Args:
             adopt: Whether to adopt the choices. A native query adopts them after it has reported the folds of earlier
                 runs.
+            written: The output watermark of the query, which an earlier run may not have told; None if there is none.
+            finished: The last batch that Spark has finished; None if there is none.
 
         Raises:
             CoordinatorUnavailable: If the coordinator does not answer, and the query may not start without it.
@@ -72,6 +74,7 @@ class QueryProtocol:
         try:
             yield from self.registration.announce(policy)
             self.batches.max_future_skew_ms = self.registration.config["max_future_skew_ms"]
+            yield from self.wrote(written, finished)
             if (yield from self.backlog.flush(policy)) and adopt:
                 yield from self.adopt_choices()
         except CoordinatorUnavailable as error:
@@ -190,6 +193,24 @@ class QueryProtocol:
 
     def _log_continuing(self, batch_id: int | None, error: CoordinatorUnavailable) -> None:
         self._log.warning("the query continues without the coordinator (%s)", error.reason, extra={"batch": batch_id})
+
+    def wrote(self, output_watermark: int | None, after_batch: int | None) -> Procedure[None]:
+        """Tell that everything that the query writes for event times below its output watermark is written.
+
+        A failure is logged only: the next begin and the next heartbeat tell it.
+        """
+        known = self.calls.output_watermark
+        if output_watermark is None or (known is not None and output_watermark <= known):
+            return
+        self.calls.output_watermark = output_watermark
+        try:
+            yield from self.calls.heartbeat(0.0, after_batch, (), policy=RetryPolicy(SHORT_WAIT_S))
+        except TidegateError as error:
+            self._log.warning(
+                "the results of this batch are written, but the coordinator does not know it before the next call: %s",
+                error,
+                extra={"batch": after_batch},
+            )
 
     def batch_without_rows(self, batch_id: int, pinned_watermark: int | None) -> Batch:
         """Return a batch without rows, which is not begun at the coordinator."""

@@ -18,6 +18,8 @@ class QuerySettings:
         available_now: Whether Spark fixes the input of all batches when the run starts.
         complete_batches: Whether each batch contains all input that existed when Spark planned it, also under
             ``availableNow``; see :meth:`Stream.complete_batches`.
+        tells_output: Whether the query writes results after the commit of their rows, as windows do, and therefore
+            tells its output watermark.
         pinned_watermarks: The pinned watermarks beside the checkpoint.
         choices: The choices that the checkpoint depends on; None if they are not checked.
         replaces_substreams: Whether the query may continue with other substream columns.
@@ -31,3 +33,4 @@ class QuerySettings:
     replaces_substreams: bool = False
     available_now: bool = False
     complete_batches: bool = False
+    tells_output: bool = False

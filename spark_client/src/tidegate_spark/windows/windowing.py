@@ -114,9 +114,15 @@ class Windowing(BatchHandler):
         """
         return partial(self._close, self._merge(rows), self._windows.cut)
 
-    def end(self, spark: SparkSession, batch: Batch, watermark: int | None) -> None:
-        """Emit the last windows."""
-        self._close(self._without_rows(spark, batch), self._windows.cut_at_the_end, watermark)
+    def written_before(self, batch_id: int) -> int | None:
+        """Return the end of the last window that the batches before a batch have closed and emitted."""
+        numbers = [number for number in self._checkpoint.batches(_KIND) if number < batch_id]
+        version = self._read(numbers[-1]) if numbers else None
+        return None if version is None else version.closed
+
+    def end(self, spark: SparkSession, batch: Batch, watermark: int | None) -> int | None:
+        """Emit the last windows; return the output watermark."""
+        return self._close(self._without_rows(spark, batch), self._windows.cut_at_the_end, watermark)
 
     def _merge(self, rows: BatchRows) -> MergedBatch:
         batch, fold = rows.batch, rows.fold
@@ -203,8 +209,8 @@ class Windowing(BatchHandler):
 
     # -- results --------------------------------------------------------------------------------------------------
 
-    def _close(self, merged: MergedBatch, cut: Callable[[int], int], coalesced_watermark: int | None) -> None:
-        """Store the version of a batch, and emit the windows that it closes or changes.
+    def _close(self, merged: MergedBatch, cut: Callable[[int], int], coalesced_watermark: int | None) -> int | None:
+        """Store the version of a batch, and emit the windows that it closes or changes; return the output watermark.
 
         Args:
             merged: The batch.
@@ -224,6 +230,7 @@ class Windowing(BatchHandler):
         if version.closed is not None and version.rows_of is not None and (moved or merged.updates):
             self._emit(merged, version)
         self._remove(batch.batch_id - VERSIONS_KEPT)
+        return version.closed
 
     def _emit(self, merged: MergedBatch, version: Version) -> None:
         assert version.rows_of is not None and version.closed is not None

@@ -25,11 +25,20 @@ class Violation:
 
 
 class Losses:
-    """The faults of a run that lost acknowledged calls, in the order of their times."""
+    """The faults of a run that lost acknowledged calls, in the order of their times.
 
-    def __init__(self, losses: Sequence[Loss]) -> None:
-        self.losses = losses
+    Args:
+        losses: The faults.
+        other_version_from: Time from which a replica runs the previous version, which keeps no written watermark.
+    """
+
+    def __init__(self, losses: Sequence[Loss], other_version_from: float = float("inf")) -> None:
+        self.losses, self._other_version_from = losses, other_version_from
         self._starts, self._ends = [loss.start for loss in losses], [loss.end for loss in losses]
+
+    def shows_written(self, call: Call) -> bool:
+        """Return whether all replicas kept the written watermark until the answer to a call."""
+        return call.received < self._other_version_from
 
     def segment(self, call: Call) -> int | None:
         """Return the number of losses before a call that was sent and answered between two losses, else None."""
@@ -81,8 +90,9 @@ def check_monotone(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]
         if segment is not None:
             by_segment[segment].append(call)
     for of_segment in by_segment.values():
-        for name in ("watermark", "coalesced_watermark", "written_watermark"):
+        for name in ("watermark", "coalesced_watermark"):
             yield from _check_rising(name, of_segment)
+        yield from _check_rising("written_watermark", [call for call in of_segment if losses.shows_written(call)])
 
 
 def _check_rising(name: str, received: Sequence[Call]) -> Iterator[Violation]:
@@ -141,7 +151,7 @@ def check_written(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
 
     A query holds it from its first begin on. Before, also after a loss, it may have passed the query.
     """
-    by_sent = sorted(answers(calls), key=lambda call: call.sent)
+    by_sent = sorted(filter(losses.shows_written, answers(calls)), key=lambda call: call.sent)
     for call in by_sent:
         if number(call.answer["written_watermark"]) > number(call.answer["watermark"]):
             yield Violation("written", "the written watermark is above W", (call,))

@@ -148,6 +148,7 @@ def replica_of_other_version(world: World, rng: random.Random) -> None:
     """Stop a replica, and start it with the functions of the other version."""
     replica = rng.choice(world.replicas)
     replica.stop(kill=rng.random() < 0.5)
+    world.other_version_from = min(world.other_version_from, time.monotonic())
     replica.change_version()
     replica.start()
 

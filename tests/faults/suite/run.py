@@ -136,14 +136,14 @@ class Run:
 
     def _violations(self) -> Iterator[Violation]:
         self._world.history.read()
-        losses = Losses(self._world.losses)
+        losses = Losses(self._world.losses, self._world.other_version_from)
         for job in self._world.plan.jobs:
             calls = self._world.history.of(job.job)
             yield from checks.check_all(job, calls, losses)
 
     def _final(self) -> Iterator[Violation]:
         """Yield the violations that are searched for at the end of the run."""
-        losses = Losses(self._world.losses)
+        losses = Losses(self._world.losses, self._world.other_version_from)
         for job in self._world.plan.jobs:
             calls = self._world.history.of(job.job)
             if not job.writers:

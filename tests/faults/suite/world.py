@@ -69,6 +69,7 @@ class World:
         self.start = time.monotonic()
         self.history = History(self._history)
         self.losses: list[Loss] = []
+        self.other_version_from = float("inf")
         self.store = Store(binary, self.disk, plan.appendfsync, has_clock)
         self.proxies = Proxies(f"{plan.seed}-proxies")
         self.replicas: list[Replica] = []

@@ -43,8 +43,49 @@ def test_the_next_start_tells_it_too(own: LocalCoordinator, runs: Runs) -> None:
     job = own.job(config=limiting_lag(LAG))
     runs.run(job, tells_output=True).batch(0, a=100_000)
     run = runs.run(job, tells_output=True)
-    run.session.run(run.session.protocol.start(written=80_000, finished=0))
+    run.session.run(run.session.protocol.started(80_000, 0))
     assert written(job) == (90_000, 80_000, "q")
+
+
+def test_a_start_tells_nothing_after_its_first_batch_has_begun(own: LocalCoordinator, runs: Runs) -> None:
+    """Spark begins the first batch in another thread. Its on-time rows may be below what was written before."""
+    job = own.job(config=limiting_lag(LAG))
+    runs.run(job, tells_output=True).batch(0, a=100_000)
+    run = runs.run(job, tells_output=True)
+    run.session.calls.output_watermark = 120_000
+    run.begin(1)
+    run.session.run(run.session.protocol.started(120_000, 0))
+    assert run.session.calls.output_watermark == 90_000
+    assert job.queries()[0]["output_watermark"] == 90_000
+
+
+def test_a_restored_job_learns_it_with_the_next_heartbeat(own: LocalCoordinator, runs: Runs) -> None:
+    """The input is quiet, so no batch follows. The restoration begins a batch with an earlier pinned watermark."""
+    job = own.job(config=limiting_lag(LAG))
+    run = runs.run(job, tells_output=True)
+    run.batch(0, a=100_000)
+    run.batch(1, a=150_000)
+    run.session.run(run.session.protocol.wrote(140_000, 1))
+    assert written(job) == (140_000, 140_000, None)
+    own.empty()
+    for _ in range(2):
+        run.session.run(run.session.protocol.heartbeat(0.0, 1))
+    assert written(job) == (140_000, 140_000, None)
+
+
+def test_what_is_written_during_an_outage_is_told_afterwards(own: LocalCoordinator, runs: Runs) -> None:
+    job = own.job(config=limiting_lag(LAG), on_outage="continue")
+    run = runs.run(job, tells_output=True)
+    for batch in range(2):
+        run.batch(batch, a=150_000)
+    own.stop()
+    opened = run.begin(2)
+    run.commit(opened, fold(a=160_000))
+    run.session.run(run.session.protocol.wrote(140_000, 2, is_reachable=False))
+    own.start()
+    until(lambda: job.status()["watermark"] == 150_000, "the backlog is reported")
+    run.session.run(run.session.protocol.heartbeat(0.0, 2))
+    assert written(job) == (150_000, 140_000, "q")
 
 
 def test_on_time_rows_below_what_was_written_hold_it(own: LocalCoordinator, runs: Runs) -> None:

@@ -417,6 +417,14 @@ class Observer:
         if query in self._windows:
             self._windows[query] = highest(closed, self._windows[query])
 
+    def reached_by_windows(self, watermark: int | None) -> int | None:
+        """Return the watermark, or the lowest end of the windows that a query has written."""
+        reached = watermark
+        for query, closed in self._windows.items():
+            if query not in self._retired and below(closed, reached):
+                reached = closed
+        return reached
+
     def has_windows(self, query: str) -> None:
         """Expect the written watermark to wait for the windows of a query."""
         self._windows[query] = None

@@ -12,7 +12,7 @@ from typing import Any, cast
 from tests.simulation.coordinator import Coordinator
 from tests.simulation.exclusions import Key
 from tests.simulation.faults import Faults
-from tests.simulation.knowledge import Violation
+from tests.simulation.knowledge import Violation, below
 from tests.simulation.loop import START_MS, Loop
 from tests.simulation.network import Network
 from tests.simulation.observer import Observer
@@ -296,6 +296,11 @@ class Simulation:
         is_reached = job.watermark is not None and job.watermark >= promised
         if not is_reached or (self._observer.is_exact and job.watermark != promised):
             raise Violation(f"Live: the watermark is {job.watermark}, and the policy promises {promised}")
+        reached = self._observer.reached_by_windows(job.watermark)
+        if below(job.written_watermark, reached):
+            raise Violation(
+                f"Live: the written watermark is {job.written_watermark}, and all is written up to {reached}"
+            )
 
     def _highest_event_times(self) -> Mapping[Key, int | None]:
         return {(query.name, name): source.highest for query in self._queries for name, source in query.sources.items()}

@@ -173,7 +173,9 @@ class Driver:
     def main(self) -> Procedure[None]:
         """Run batches for as long as the query runs."""
         yield from self.protocol.start()
-        yield from self.protocol.started()
+        finished = max(self._query.disk.finished, default=-1)
+        version = yield effects.Read(f"windows/{finished}")
+        yield from self.protocol.started(version and version["closed"], finished)
         while True:
             batch_id = yield Plan()
             if batch_id is None:

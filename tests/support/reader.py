@@ -16,6 +16,8 @@ from typing import Any
 
 import httpx
 
+from tests.support.waiting import until
+
 NOTES = "reader.jsonl"
 POLL_S = 0.002
 
@@ -26,6 +28,7 @@ def reading(url: str, job: str, directory: Path) -> Iterator[None]:
     arguments = [sys.executable, "-m", "tests.support.reader", url, job, str(directory)]
     process = subprocess.Popen(arguments, stdin=subprocess.PIPE, cwd=Path(__file__).parents[2])
     assert process.stdin is not None
+    until((directory / NOTES).exists, "the reader reads")
     try:
         yield
     finally:
@@ -67,7 +70,7 @@ def main() -> None:
     """Read until the standard input ends."""
     url, job, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     before = None
-    with (directory / NOTES).open("a") as notes, httpx.Client() as client:
+    with (directory / NOTES).open("a") as notes, httpx.Client(timeout=60) as client:
         while True:
             has_ended, _, _ = select.select([sys.stdin], [], [], 0)
             written = _written(client.get(f"{url}/v1/jobs/{job}/watermark"))

@@ -101,7 +101,7 @@ class QueryStart:
         # Under Spark Connect, another process reads the checkpoint.
         finished = None if is_connect(spark) or not self.checkpoint.started() else self.checkpoint.finished()
         written = None if finished is None else handler.written_before(finished + 1)
-        session.run(session.protocol.start(written=written, finished=finished))
+        session.run(session.protocol.start())
         if sources.unknown and session.protocol.registration.config.get(IDLE_TIMEOUT):
             session.log.warning(
                 "a batch may lack input of the source %s. A silent substream therefore becomes idle only if a trigger "
@@ -122,7 +122,7 @@ class QueryStart:
         # Stopping a query waits for the running batch. The batch must then no longer wait for the coordinator.
         session.stop_when(lambda: not query.isActive)
         listener.listen_to(query)
-        session.run(session.protocol.started())
+        session.run(session.protocol.started(written, finished))
         return query
 
     def _evidence(self, session: DriverSession, sources: StreamSources) -> EvidenceReader:

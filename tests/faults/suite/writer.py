@@ -100,7 +100,7 @@ class Writer:
     def _run_batch(self) -> int:
         batch, rows = self._plan()
         session, protocol = self._session, self._session.protocol
-        closed = self._closed()
+        closed = self._closed_before(batch)
         session.calls.output_watermark = closed
         opened = session.run(protocol.begin(batch))
         fold = fold_of(rows, opened.stored.pinned_watermark)
@@ -110,16 +110,24 @@ class Writer:
         if self._settings.has_windows and answer is not None:
             time.sleep(self._rng.uniform(0, PROCESSING_S))  # the user's function for windows
             written = max((each for each in (closed, answer["coalesced_watermark"]) if each is not None), default=None)
-            (self._directory / WRITTEN).write_text(json.dumps(written))
+            self._write(batch, closed, written)
             session.run(protocol.wrote(written, batch))
         (self._directory / "commits" / str(batch)).write_text("v1\n{}")
         return batch
 
-    def _closed(self) -> int | None:
-        """Return the end of the windows that earlier batches have written."""
+    def _closed_before(self, batch: int) -> int | None:
+        """Return the end of the windows that the batches before a batch have written."""
         path = self._directory / WRITTEN
-        written: int | None = json.loads(path.read_text()) if path.exists() else None
-        return written
+        if not path.exists():
+            return None
+        of_batch, before, written = json.loads(path.read_text())
+        closed: int | None = before if of_batch == batch else written
+        return closed
+
+    def _write(self, batch: int, before: int | None, written: int | None) -> None:
+        new = self._directory / f".{WRITTEN}.{os.getpid()}"
+        new.write_text(json.dumps([batch, before, written]))
+        new.rename(self._directory / WRITTEN)
 
     def _plan(self) -> tuple[int, dict[str, list[int]]]:
         """Return the next batch and the event times of its rows by substream; write them to Spark's log if new."""

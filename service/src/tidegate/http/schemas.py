@@ -419,8 +419,8 @@ class HeartbeatRequest(RunReference):
     )
     output_watermark: EventTime | None = Field(
         default=None,
-        description="Output watermark of the query, as in the begin of a batch. It does not move back. Omit the member "
-        "if it is the same.",
+        description="Output watermark of the query, as in the begin of a batch. A query that tells it tells it with "
+        "each heartbeat.",
         examples=[1357549200000],
     )
 

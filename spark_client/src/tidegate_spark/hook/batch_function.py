@@ -137,8 +137,7 @@ class BatchFunction:
                 unpersist(df)
         answer = self.session.run(protocol.commit(opened, fold))
         written = after_commit(None if answer is None else answer["coalesced_watermark"])
-        if answer is not None:
-            self.session.run(protocol.wrote(written, batch_id))
+        self.session.run(protocol.wrote(written, batch_id, is_reachable=answer is not None))
         self._warn(rows, answer)
         self._announce_commit(self._committed(opened.batch, fold, answer, time.monotonic() - began))
 

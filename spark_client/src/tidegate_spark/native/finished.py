@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from tidegate_spark.errors import Refused
 from tidegate_spark.native.folding import FOLDS
 from tidegate_spark.native.listener import WrittenEvidence
 from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
@@ -86,10 +87,13 @@ class FinishedBatches:
             return CheckResult(False, False, inactive, self._retry_at == math.inf)
         rows = self._keep() if moved else False
         self._retry_at = time.monotonic() + RETRY_AFTER_S
+        written, reported = self._written(), False
         try:
             reported = self.session.run(self.session.protocol.report_finished())
-        finally:  # also if the coordinator refuses a batch: the results are written
-            self.session.run(self.session.protocol.wrote(self._written(), self._last_finished))
+        except Refused:  # of a batch, whose results are written
+            self.session.run(self.session.protocol.wrote(written, self._last_finished))
+            raise
+        self.session.run(self.session.protocol.wrote(written, self._last_finished, is_reachable=reported))
         if reported:
             self._retry_at = math.inf
             watermark = self.session.protocol.batches.job_watermark
@@ -110,9 +114,10 @@ class FinishedBatches:
         if last is None or planned is None:
             return None
         reached = planned.watermark_ms
-        if not self._checkpoint.operators():
-            markers = [offset for offset in self._checkpoint.source_offsets(last) or () if is_marker(offset)]
-            reached = max(reached, min((json.loads(offset)["watermark"] or 0 for offset in markers), default=0))
+        if not self._checkpoint.has_state():
+            offsets = self._checkpoint.source_offsets(last) or ()
+            markers = [json.loads(offset)["watermark"] for offset in offsets if is_marker(offset)]
+            reached = max(reached, min((marker for marker in markers if isinstance(marker, int)), default=0))
         return self._of_job(reached)
 
     def _of_job(self, watermark_ms: int) -> int | None:

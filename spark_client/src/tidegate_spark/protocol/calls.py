@@ -22,6 +22,7 @@ class QueryCalls(Coordinator):
         query_id: The id in the checkpoint, read by the first call. A process that cannot read the checkpoint sets it.
         output_watermark: The output watermark of the query: everything that its functions write for event times below
             it is written. None if nothing is written, or this process does not know it.
+        told_output: The output watermark that the coordinator has, as far as this process knows.
     """
 
     def __init__(self, settings: QuerySettings, run_id: str) -> None:
@@ -30,6 +31,7 @@ class QueryCalls(Coordinator):
         self.settings, self.log = settings, QueryLog(connection.job, settings.query)
         self.query_id: str | None = None
         self.output_watermark: int | None = None
+        self.told_output: int | None = None
         self._run_id = run_id
 
     def caller(self) -> Procedure[dict[str, str]]:
@@ -72,9 +74,9 @@ class QueryCalls(Coordinator):
             return fields if stored is None else {**fields, "pinned_watermark": stored.pinned_watermark}
 
         answer = yield from self._call_about("PUT", batch_id, "", body, policy)
-        pinned = answer["pinned_watermark"]
-        if pinned is None or (self.output_watermark is not None and self.output_watermark > pinned):
-            self.output_watermark = pinned  # on-time rows of the batch are not yet written
+        # The coordinator takes no results at the pinned watermark or above for written.
+        pinned, told = answer["pinned_watermark"], self.output_watermark
+        self.told_output = None if pinned is None or told is None else min(told, pinned)
         return answer
 
     def report(self, batch_id: int, reports: Iterable[Body], policy: RetryPolicy) -> Procedure[None]:
@@ -133,8 +135,11 @@ class QueryCalls(Coordinator):
         if self.settings.tells_output:
             about["output_watermark"] = self.output_watermark
         body = self._with_caller(caller, self.waited_s, about)
+        told = self.output_watermark
         answer = yield from self.call("POST", f"/queries/{self.settings.query}:heartbeat", body, policy)
         self.keep_token(answer)
+        if told is not None:
+            self.told_output = told if self.told_output is None else max(told, self.told_output)
         return answer
 
     def _with_caller(self, caller: Body, waited_s: float, body: Body) -> Body:

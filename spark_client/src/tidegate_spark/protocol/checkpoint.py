@@ -141,6 +141,10 @@ class Checkpoint:
         """Return whether Spark's log records a batch as finished."""
         return self._is_file(f"{self._place[1]}/commits/{batch_id}")
 
+    def has_state(self) -> bool:
+        """Return whether the query has stateful operators. Before the first batch, it has none."""
+        return bool(self._in("state"))
+
     def operators(self) -> set[str]:
         """Return Spark's names of the stateful operators; empty before the first batch."""
         found = set()

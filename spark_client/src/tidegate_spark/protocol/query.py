@@ -26,6 +26,11 @@ from tidegate_spark.protocol.retry import ONE_ATTEMPT, SHORT_WAIT_S, OnOutage, R
 from tidegate_spark.protocol.settings import QuerySettings
 
 
+def highest(a: int | None, b: int | None) -> int | None:
+    """Return the higher one of two watermarks; None is below all."""
+    return max((each for each in (a, b) if each is not None), default=None)
+
+
 class QueryProtocol:
     """One run of a query. :mod:`tidegate_spark.protocol` describes its states and invariants.
 
@@ -52,14 +57,12 @@ class QueryProtocol:
 
     # -- the query ------------------------------------------------------------------------------------------------
 
-    def start(self, adopt: bool = True, written: int | None = None, finished: int | None = None) -> Procedure[None]:
-        """Announce the query, tell what is written, flush the backlog of earlier runs, and adopt the choices.
+    def start(self, adopt: bool = True) -> Procedure[None]:
+        """Announce the query, flush the backlog of earlier runs, and adopt the choices.
 
         Args:
             adopt: Whether to adopt the choices. A native query adopts them after it has reported the folds of earlier
                 runs.
-            written: The output watermark of the query, which an earlier run may not have told; None if there is none.
-            finished: The last batch that Spark has finished; None if there is none.
 
         Raises:
             CoordinatorUnavailable: If the coordinator does not answer, and the query may not start without it.
@@ -74,7 +77,6 @@ class QueryProtocol:
         try:
             yield from self.registration.announce(policy)
             self.batches.max_future_skew_ms = self.registration.config["max_future_skew_ms"]
-            yield from self.wrote(written, finished)
             if (yield from self.backlog.flush(policy)) and adopt:
                 yield from self.adopt_choices()
         except CoordinatorUnavailable as error:
@@ -82,10 +84,20 @@ class QueryProtocol:
                 raise
             self._log.warning("the query starts without the coordinator (%s)", error.reason)
 
-    def started(self) -> Procedure[None]:
-        """Flush the rest of the backlog in the background."""
+    def started(self, written: int | None = None, finished: int | None = None) -> Procedure[None]:
+        """Tell what is written, and flush the rest of the backlog in the background, after Spark has started the query.
+
+        Args:
+            written: The output watermark of the query, which an earlier run may not have told; None if there is none.
+            finished: The last batch that Spark has finished; None if there is none.
+        """
+        yield Locked(self._tell_before_first_batch(written, finished))
         if self._owns_files:
             yield from self.backlog.flush_in_background()
+
+    def _tell_before_first_batch(self, written: int | None, finished: int | None) -> Procedure[None]:
+        if not self._has_begun:  # the begin of a batch tells it, too
+            yield from self.wrote(written, finished, self.registration.is_announced)
 
     def _check_choices(self) -> Procedure[None]:
         choices = self._settings.choices
@@ -126,6 +138,13 @@ class QueryProtocol:
             CoordinatorUnavailable: If the coordinator does not answer, and the batch may not continue without it.
             Refused: If the coordinator refuses the batch.
         """
+        opened = yield from self._begin(batch_id, batch_input)
+        pinned, written = opened.stored.pinned_watermark, self.calls.output_watermark
+        if pinned is None or (written is not None and written > pinned):
+            self.calls.output_watermark = pinned  # on-time rows of the batch are not yet written
+        return opened
+
+    def _begin(self, batch_id: int, batch_input: BatchInput) -> Procedure[OpenBatch]:
         yield from self._check_choices()
         yield from self.registration.load_token()
         pinned_watermarks = self._settings.pinned_watermarks
@@ -194,15 +213,22 @@ class QueryProtocol:
     def _log_continuing(self, batch_id: int | None, error: CoordinatorUnavailable) -> None:
         self._log.warning("the query continues without the coordinator (%s)", error.reason, extra={"batch": batch_id})
 
-    def wrote(self, output_watermark: int | None, after_batch: int | None) -> Procedure[None]:
+    def wrote(
+        self, output_watermark: int | None, after_batch: int | None, is_reachable: bool = True
+    ) -> Procedure[None]:
         """Tell that everything that the query writes for event times below its output watermark is written.
 
         A failure is logged only: the next begin and the next heartbeat tell it.
+
+        Args:
+            output_watermark: The output watermark; None if the query has none.
+            after_batch: The last batch that has written; None if it is not known.
+            is_reachable: Whether the coordinator has answered lately. If not, only later calls tell it.
         """
-        known = self.calls.output_watermark
-        if output_watermark is None or (known is not None and output_watermark <= known):
+        written, told = highest(output_watermark, self.calls.output_watermark), self.calls.told_output
+        self.calls.output_watermark = written
+        if output_watermark is None or not is_reachable or (told is not None and written == told):
             return
-        self.calls.output_watermark = output_watermark
         try:
             yield from self.calls.heartbeat(0.0, after_batch, (), policy=RetryPolicy(SHORT_WAIT_S))
         except TidegateError as error:

@@ -156,6 +156,11 @@ class QueryRegistration:
     def _keep_config(self, status: Answer) -> None:
         self._config, self._config_version = status["config"], (status["state_epoch"], status["revision"])
 
+    @property
+    def is_announced(self) -> bool:
+        """Whether this process has announced the query."""
+        return self._announced_in is not None
+
     def is_announced_in(self, answer: Answer) -> bool:
         """Return whether the query was announced in the state epoch of this answer."""
         return bool(answer["state_epoch"] == self._announced_in)

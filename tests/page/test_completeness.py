@@ -40,6 +40,8 @@ def known(**but: object) -> Completeness:
         "now_ms": 0,
         "watermark": None,
         "coalesced_watermark": None,
+        "written_watermark": None,
+        "written_held_by": None,
         "complete": False,
         "watermark_token": "",
         "held_by": None,

@@ -96,7 +96,7 @@ def test_a_retired_query_does_not_hold_it(job: JobMachine) -> None:
 
 
 def test_an_expected_query_holds_it_until_it_begins() -> None:
-    """A query of which the store has lost everything may have unwritten windows, although a token has restored W."""
+    """A query whose state the store has lost may have unwritten windows, although a token has restored W."""
     job = JobMachine(JobConfig(LimitingLag(0), query_timeout_ms=10, expected_queries=("departures",)), 0)
     batch(job, OTHER, 0, {"b": 100}, 0)
     job.sweep(11)

@@ -55,7 +55,7 @@ class Broker(LocalBroker):
         until(lambda: len(self._partitions(topic)) == total, f"{topic} has {total} partitions")
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the id of the broker that leads a partition; -1 if none does, or this one has not heard of it."""
+        """Return the id of the broker that leads a partition; -1 if this broker knows no leader."""
         found = self._partitions(topic).get(partition)
         return -1 if found is None else int(found.leader)
 

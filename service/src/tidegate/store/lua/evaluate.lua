@@ -474,7 +474,12 @@ end
 -- Return the query that holds the written watermark below W; nil if the written watermark follows W.
 function emission.written_held_by() return (select(2, lowest_written())) end
 
-function emission.raise_written() job.written_watermark = highest(job.written_watermark, (lowest_written())) end
+-- Raise the written watermark as far as the queries allow. Return the query that holds it below W, if any.
+function emission.raise_written()
+  local reached, query = lowest_written()
+  job.written_watermark = highest(job.written_watermark, reached)
+  return query
+end
 
 -- Restore a watermark that the store has lost from the latest watermark token of a client; count a token of an older
 -- incarnation. The coordinator verifies the token before the command, and replaces an invalid token with one of

@@ -10,7 +10,8 @@
 -- changes describes the current command: command (its name), argument (its packed args), before (C and W before it),
 -- passed (members that a limit let C pass), is_recorded (the history has a new record), is_plain (see
 -- state.look_for_rare_sets), known (see observation.known), unattended, previous_now and clock (see clock.advance), held_by
--- (the holder of W), queries and stored_queries (see queries.get), combined and combined_query (see combined_here in
+-- and written_held_by (the holders of W and of the written watermark), queries and stored_queries (see queries.get), combined
+-- and combined_query (see combined_here in
 -- batches.lua), made_idle (number of substreams that became idle), is_unfinished (see evaluate.lua), is_step (the command
 -- may read a job in steps).
 local state, queries = {job = {}, config = {}, changes = {}}, {}

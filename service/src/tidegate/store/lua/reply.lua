@@ -112,7 +112,7 @@ end
 function reply.finish(members)
   local unattended = state.changes.unattended
   if unattended then history.write('unattended', 'unattended_ms', unattended) end
-  emission.raise_written()
+  state.changes.written_held_by = emission.raise_written() or false
   state.changes.held_by = emission.held_by()
   record_movement()
   timeline.record(state.changes.held_by)
@@ -129,7 +129,9 @@ function reply.watermark_state(members)
   local holder = state.changes.held_by or emission.held_by()
   found.incarnation, found.state_epoch, found.now_ms = job.incarnation, job.state_epoch, job.now
   found.watermark, found.coalesced_watermark = job.watermark, job.coalesced_watermark
-  found.written_watermark, found.written_held_by = job.written_watermark, emission.written_held_by()
+  local writer = state.changes.written_held_by
+  if writer == nil then writer = emission.written_held_by() end  -- a read, which does not finish
+  found.written_watermark, found.written_held_by = job.written_watermark, writer or nil
   found.complete, found.held_by = job.is_complete and true, holder and {map = holder}
   return {map = found}
 end

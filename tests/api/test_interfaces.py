@@ -27,6 +27,7 @@ WITHOUT_COMMAND = {
     "queries": "`status` shows them",
     "offsets": "`status` shows the partitions that are behind, and `wait` reads all",
     "substreams": "`status` shows them",
+    "frame": "`frames` shows it, and `wait` waits for it",
 }
 WITHOUT_METHOD = {
     "report": "queries send it",
@@ -40,10 +41,15 @@ METHODS_ONLY = {
     "with_watermark": "coordinates a query",
     "ensure_job": "creates the job for a query",
     "wait_for_offsets": "reads `offsets` until they are reached",
+    "wait_for_frame": "calls `frame` until the frame is finished",
     "metrics": "names members of `status` for a metrics system",
 }
+NOT_KEYWORDS = {"from": "first"}
+"""Names in Python of parameters whose names are keywords there."""
 PARAMETERS_NOT_OFFERED = {
     ("declare", "max_event_times"): "queries send it when the coordinator has lost the job",
+    ("frame", "wait"): "`wait` and `wait_for_frame` send it",
+    ("frame", "force"): "`wait` and `wait_for_frame` send it",
     ("substreams", "name"): "`substreams` returns all pages of the table",
     ("substreams", "query"): "`substreams` returns all pages of the table",
     ("substreams", "state"): "`substreams` returns all pages of the table",
@@ -77,7 +83,7 @@ def parameters(operation: dict[str, Any]) -> list[str]:
     if "requestBody" in operation:
         schema = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
         names += ["config"] if schema == "JobConfig" else OPENAPI["components"]["schemas"][schema]["properties"]
-    return [re.sub(r"_(ms|s)$", "", name) for name in names]
+    return [NOT_KEYWORDS.get(name, re.sub(r"_(ms|s)$", "", name)) for name in names]
 
 
 def word(operation: str) -> str:
@@ -125,7 +131,8 @@ def test_options_have_the_names_of_their_parameters() -> None:
         for parameter in command.params:
             long = parameter.opts[0]
             if long.startswith("--") and parameter.name != "as_json":
-                assert long[2:].replace("-", "_") == parameter.name, f"{name} {long}"
+                named = long[2:].replace("-", "_")
+                assert NOT_KEYWORDS.get(named, named) == parameter.name, f"{name} {long}"
 
 
 def test_every_exception_is_needed() -> None:

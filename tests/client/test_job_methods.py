@@ -203,6 +203,25 @@ def test_wait_returns_whether_the_watermark_is_reached(flights: Job) -> None:
         flights.wait(AT, 5)  # type: ignore[arg-type]
 
 
+def test_frames_are_read_and_awaited(own: LocalCoordinator, runs: Runs) -> None:
+    job = own.job(config=limiting_lag(timedelta(0), frames="hour"))
+    run = runs.run(job)
+    start = datetime(2023, 11, 14, 10, tzinfo=UTC)
+    first = int(start.timestamp() * 1000)
+    assert job.frame(start)["state"] == "open", "a job without data may have this frame"
+    run.batch(0, a=first)
+    assert job.wait_for_frame(start, timedelta(0))["state"] == "open"
+    assert job.wait_for_frame(start, timedelta(milliseconds=50))["state"] == "open"
+    run.batch(1, a=first + 3_600_000)
+    frame = job.wait_for_frame(start, timedelta(minutes=1))
+    assert frame == job.frame(first + 5)
+    assert (frame["start"], frame["state"]) == (first, "complete")
+    assert [each["start"] for each in job.frames(first=start, to=first + 1)["frames"]] == [first]
+    assert job.frames(state=["open"])["frames"][0]["start"] == first + 3_600_000
+    with pytest.raises(InvalidUsage, match="time zone"):
+        job.frame(datetime(2023, 11, 14, 10))
+
+
 def test_a_wait_is_longer_than_one_call(own: LocalCoordinator) -> None:
     """One call waits for a few seconds only, so `wait` calls again until its timeout."""
     clock = VirtualClock()

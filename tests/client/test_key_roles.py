@@ -90,6 +90,9 @@ CALLS: dict[str, Callable[[Job], object]] = {
     "offsets": lambda job: job.offsets("q"),
     "wait_for_offsets": lambda job: job.wait_for_offsets("q", {"t": {0: 1}}, timedelta(0)),
     "substreams": lambda job: job.substreams(),
+    "frames": lambda job: job.frames(),
+    "frame": lambda job: job.frame(0),
+    "wait_for_frame": lambda job: job.wait_for_frame(0, timedelta(0)),
     "metrics": lambda job: job.metrics(),
 }
 QUERIES = {"stream", "with_watermark"}

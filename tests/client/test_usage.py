@@ -214,7 +214,7 @@ def test_a_value_of_another_type_names_no_substream() -> None:
 def test_the_end_of_input_closes_the_windows_of_all_streams(job: Job) -> None:
     """`complete()` moves the watermark to the end of the last window, or to a later `up_to`."""
     job.ensure_job()
-    job.frames = {Frame(10_000, 10_000), Frame(25_000, 10_000, 4_000)}
+    job.windows = {Frame(10_000, 10_000), Frame(25_000, 10_000, 4_000)}
     operate(job, "POST", ":report", {"substreams": ["a"], "max_event_times": [12_345]})
     assert job.complete() == 29_000
     assert job.complete() == 29_000

@@ -67,7 +67,7 @@ def test_spark_measures_delays_as_by_hand(spark: SparkSession, order: DelayOrder
     df = spark.createDataFrame(found, "word string, number int, t long").coalesce(1)
     classifier = RowClassifier(30_000, 1_000_000)
     columns, measurement = Columns("t", ["word", "number"]), DelayMeasurement(order, max_event_times, frame)
-    measured = on_driver(df, FullFold(columns, classifier, measurement), 2)
+    measured = on_driver(df, FullFold(columns, classifier, None, measurement), 2)
     plainly = on_driver(df, FullFold(columns, classifier), 2)
     assert measured is not None and plainly is not None
     expected = by_hand(found, max_event_times, frame, order)
@@ -98,12 +98,12 @@ def test_delays_of_a_stream_with_one_substream(spark: SparkSession) -> None:
     expected: dict[DelayOrder, list[int]] = {"batch": [4_000, 0, 3_000, 0, 0], "row": [4_000, 0, 3_000, 0, 1]}
     for order, delays in expected.items():
         measurement = DelayMeasurement(order, {"(all)": 5_000}, None)
-        fold = on_driver(df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), measurement), 1)
+        fold = on_driver(df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), None, measurement), 1)
         assert fold is not None
         assert dict(map(tuple, fold.delays[0])) == Counter(map(bucket_of, delays))  # type: ignore[arg-type]
     # In the first batch, no earlier event time exists, so no delay is measured.
     fold = on_driver(
-        df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), DelayMeasurement("batch", {}, None)), 1
+        df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), None, DelayMeasurement("batch", {}, None)), 1
     )
     assert fold is not None and fold.delays == [[]]
 

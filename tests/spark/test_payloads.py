@@ -135,7 +135,9 @@ def recorded(
 ) -> dict[str, list[Exchange]]:
     """Return the exchanges of queries of every kind and of the calls of a job, by operation."""
     folder = tmp_path_factory.mktemp("payloads")
-    job = connect(recorder.url, job="payloads", config=limiting_lag(LAG, idle_timeout=timedelta(seconds=1)))
+    job = connect(
+        recorder.url, job="payloads", config=limiting_lag(LAG, idle_timeout=timedelta(seconds=1), frames="hour")
+    )
     source = FileBatches(folder / "input", "k string, t long")
     stream = job.stream(source.stream(spark), event_time="t", substream="k").declare("z")
     source.add(*rows(("a", 80_000)))
@@ -156,6 +158,7 @@ def recorded(
     job.done("windows", ["a"], "ended")
     job.hand_over("driver", "driver-2", "renamed")
     job.retire("driver-2", "over")
+    assert job.frames()["frames"] == [job.frame(80_000)]
     job.configure(limiting_lag(LAG, frame=timedelta(seconds=10)))
     assert job.status()["revision"] == 2 and job.queries() and job.substreams()
     job.complete("the end of the input")
@@ -251,6 +254,10 @@ EVERY_LIMIT: dict[str, Any] = {
     "max_lag": LAG,
     "overrides": {"slow-*": limiting_lag(2 * LAG)},
     "expected_queries": ["orders", "payments"],
+    "frames": "day",
+    "frames_offset": timedelta(hours=1),
+    "time_zone": "Europe/Berlin",
+    "correction_delay": LAG,
 }
 
 

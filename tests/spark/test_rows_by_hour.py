@@ -48,7 +48,7 @@ def test_spark_counts_hours_as_by_hand(spark: SparkSession, frame: Frame | None,
     classifier = RowClassifier(20 * HOUR, LATEST, frame=frame, lateness=0 if frame is None else 2 * HOUR)
     delays = DelayMeasurement("batch", {"a": 30 * HOUR, "b": HOUR}, None) if measured else None
     df = spark.createDataFrame(found, "k string, t long")
-    fold = on_driver(df, FullFold(Columns("t", "k"), classifier, delays), 2)
+    fold = on_driver(df, FullFold(Columns("t", "k"), classifier, None, delays), 2)
     assert fold is not None
     expected = by_hand(found, classifier)
     assert dict(zip(fold.substream, fold.hours, strict=True)) == expected
@@ -61,7 +61,7 @@ def test_spark_counts_hours_as_by_hand(spark: SparkSession, frame: Frame | None,
 def test_an_empty_batch_has_no_hours(spark: SparkSession) -> None:
     df = spark.createDataFrame([], "t long")
     for delays in (None, DelayMeasurement("batch", {}, None)):
-        fold = on_driver(df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), delays), 1)
+        fold = on_driver(df, FullFold(Columns("t", None), RowClassifier(None, HIGHEST), None, delays), 1)
         assert fold is not None
         assert (fold.rows, fold.hours) == ([], [])
 

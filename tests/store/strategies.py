@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from tidegate.domain.calendar import Frames
 from tidegate.domain.completeness import RowCounts
 from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle, NoThrottle, Override
 from tidegate.domain.job import PinnedWatermark, Run, TokenClaim
@@ -57,6 +58,10 @@ throttles = st.one_of(
     st.sampled_from([FrameThrottle(20, 10, 3), FrameThrottle(50)]),
     st.builds(MinStepThrottle, st.sampled_from([1, 7, 50])),
 )
+FRAMES = Frames(20, correction_delay_ms=30)
+frames_declared = st.sampled_from(
+    [None, FRAMES, FRAMES, FRAMES, FRAMES, Frames(333, offset_ms=7, correction_delay_ms=0)]
+)
 configs = st.builds(
     JobConfig,
     policies,
@@ -68,6 +73,7 @@ configs = st.builds(
     max_future_skew_ms=st.sampled_from([None, 0, 100]),
     overrides=overrides.map(tuple),
     expected_queries=st.sampled_from([(), (), ("p",), ("z", "p")]),
+    frames=frames_declared,
     delay_half_life_ms=st.sampled_from([8, 100, 4000]),
 )
 waits = st.sampled_from([0, 0, 0, 3, 20])
@@ -79,6 +85,16 @@ rows_of_hours = st.builds(
     st.integers(0, 2),
     st.integers(0, 2),
 )
+rows_of_frames = st.none() | st.lists(
+    st.builds(
+        lambda time, on_time, updated, late: (time, on_time + updated + late, updated, late),
+        ordinary_times,
+        st.integers(0, 3),
+        st.integers(0, 2),
+        st.integers(0, 2),
+    ),
+    max_size=4,
+).map(tuple)
 outputs = st.none() | st.tuples(st.none() | ordinary_times)
 tokens = st.one_of(st.none(), st.none(), st.builds(TokenClaim, st.integers(0, 2), st.one_of(st.none(), ordinary_times)))
 some_names = st.lists(names, unique=True, min_size=1, max_size=3)

@@ -29,6 +29,7 @@ from tests.store.strategies import (
     outputs,
     owners,
     pinned_watermarks,
+    rows_of_frames,
     rows_of_hours,
     runs,
     seldom,
@@ -288,6 +289,7 @@ class Twins(RuleBasedStateMachine):
         disposition=st.sampled_from(["dropped", "diverted"]),
         hours=st.lists(st.lists(rows_of_hours, max_size=3).map(tuple), max_size=3),
         more=st.none() | st.lists(rows_of_hours, max_size=2),
+        frames=rows_of_frames,
         token=tokens,
         caught_up=caught_up_names,
         caught_up_age=st.integers(0, 40),
@@ -303,6 +305,7 @@ class Twins(RuleBasedStateMachine):
         disposition: LateDisposition = "dropped",
         hours: Sequence[tuple[RowsOfHour, ...]] = (),
         more: list[RowsOfHour] | None = None,
+        frames: tuple[RowsOfHour, ...] | None = None,
         token: TokenClaim | None = None,
         caught_up: Sequence[str] | None = None,
         caught_up_age: int = 0,
@@ -314,7 +317,7 @@ class Twins(RuleBasedStateMachine):
             attributed = tuple(hours[: len(rows)])
             # With `more`, all hours together are reported for the job, too.
             every = () if more is None else (*more, *(of_hour for of_each in attributed for of_hour in of_each))
-            account = BatchAccounting(tuple(rows), tuple(rows.values()), disposition, attributed, every)
+            account = BatchAccounting(tuple(rows), tuple(rows.values()), disposition, attributed, every, frames)
         caught_up = self.understood(caught_up)
         named = None if caught_up is None else CaughtUp(caught_up, caught_up_age)
         more_arguments = {"reported": reported, "token": token, "caught_up": named, "offsets": self.understood(told)}
@@ -322,13 +325,19 @@ class Twins(RuleBasedStateMachine):
         if effect is not None and effect.applied:
             self.record_commit(run.query, now, named)
 
-    @rule(data=st.data(), waited=waits, caught_up=caught_up_names, told=offsets)
+    @rule(data=st.data(), waited=waits, frames=rows_of_frames, caught_up=caught_up_names, told=offsets)
     def commit_of_an_open_batch(
-        self, data: st.DataObject, waited: int, caught_up: Sequence[str] | None, told: BatchOffsets | None
+        self,
+        data: st.DataObject,
+        waited: int,
+        frames: tuple[RowsOfHour, ...] | None,
+        caught_up: Sequence[str] | None,
+        told: BatchOffsets | None,
     ) -> None:
         if self.open:
             run, batch, _ = self.open[data.draw(st.sampled_from(sorted(self.open)))]
-            self.commit(run, batch, {}, waited, caught_up=caught_up, told=told)
+            rows = {} if frames is None else {"a": RowCounts(1, 0, 0, 0, 0)}
+            self.commit(run, batch, rows, waited, frames=frames, caught_up=caught_up, told=told)
 
     @rule(
         run=runs,
@@ -590,7 +599,7 @@ class UpgradedTwins(Twins):
 
     def compared(self, twin: Twin) -> Twin:
         twin.shows_offsets = lambda: type(self).is_upgraded
-        twin.compares_written = False
+        twin.compares_written = twin.compares_frames = False
         return twin
 
     def understood_batch(self, after: int | None) -> int | None:

@@ -28,6 +28,8 @@ return change and string.format('%.0f', change)
 """
 
 WRITTEN = "written_watermark"
+FRAMES = 12
+"""Number of frames that are compared."""
 
 Outcome = tuple[Any, DomainError | None]
 
@@ -73,10 +75,12 @@ class Twin:
 
     ``now`` is the time at which commands are executed. It may stand still or go back. ``answers`` are the states that
     commands have returned, and ``new_records`` the records of the last command. ``shows_offsets`` tells whether the
-    version that serves the job shows offsets, and ``compares_written`` whether all versions know written watermarks.
+    version that serves the job shows offsets, ``compares_written`` whether all versions know written watermarks, and
+    ``compares_frames`` whether all versions know frames.
     """
 
     compares_written = True
+    compares_frames = True
     shows_offsets: Callable[[], bool] = staticmethod(lambda: True)
 
     def __init__(
@@ -176,6 +180,9 @@ class Twin:
         if not self.shows_offsets():
             expected = [replace(row, offsets=None) for row in expected]
             summary = replace(summary, unread_offsets={}, skipped_offsets={})
+        if not self.compares_frames:
+            summary = replace(summary, frames=None)
+            status = replace(status, summary=replace(status.summary, frames=None))
         self._same(queries, expected)
         self._same(status.summary, summary)
         _, known = self.driver(self.store.reads.delays(self.job, [*self.machine.substreams], self.now))
@@ -195,11 +202,21 @@ class Twin:
             of_hours = {hour: of_each[key] for hour, of_each in ledger.of_substreams.items() if key in of_each}
             self._same((of_one.diverted, of_one.hours), (self.machine.diverted_rows.get(key, 0), of_hours))
             self._same(of_one.counts, self.machine.row_counts.get(key, NO_ROWS))
+        self.compare_frames()
         self._same(self._due(self.driver(self._next_change_ms())), self._due(self.machine.next_change_ms()))
         for interval_ms, kept in SAMPLES_KEPT.items():
             timeline = self.driver(self.store.reads.samples(self.job, interval_ms, kept, self.now))
             self._same(timeline.samples, self.machine.timeline.samples(interval_ms))
         return table.rows, queries, status.summary
+
+    def compare_frames(self) -> None:
+        """Compare the latest frames, their records and generations, and the numbers of finished frames."""
+        if not self.compares_frames:
+            return
+        found = self.driver(self.store.reads.frames(self.job, most=FRAMES, now_ms=self.now))
+        self._same([replace(frame, record_id=None) for frame in found.frames], self.machine.frames_between(FRAMES))
+        totals = {state: count for state, count in found.totals.items() if count}
+        self._same(totals, {state: count for state, count in self.machine.frames.totals.items() if count})
 
     async def _next_change_ms(self) -> int | None:
         found: Any = await self.store.redis.eval(NEXT_CHANGE, 1, job_key(self.job))

@@ -14,6 +14,7 @@ CONFIG = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
 RUN: dict[str, Any] = {"query_id": "checkpoint", "run_id": "run-1"}
 HOUR = 3_600_000
 BASE = 1_357_552_800_000  # 2013-01-07 10:00
+HOURS = {"frames": {"every": "hour", "correction_delay_ms": 0}}
 FRAMES = {"throttle": {"type": "frame", "size_ms": HOUR, "slide_ms": HOUR, "offset_ms": 0}}
 
 
@@ -102,6 +103,23 @@ def commit_rows(http: httpx.Client, path: str, batch_id: int, **rows: Any) -> No
     none = [0] * len(names)
     rows = {"on_time": none, "late": none, "null_event_time": none} | rows
     answer = http.post(f"{batch}:commit", json=RUN | {"rows": rows})
+    assert answer.status_code == 200, answer.text
+
+
+def commit_frames(http: httpx.Client, path: str, number: int, times: dict[str, int], late: int = 0) -> None:
+    """Begin, report and commit a batch of the query ``q`` with a row of each substream, counted by frame.
+
+    ``late`` is a number of further rows at :data:`BASE`, which are dropped.
+    """
+    batch = f"{path}/queries/q/batches/{number}"
+    http.put(batch, json=RUN).raise_for_status()
+    body = {"substreams": list(times), "max_event_times": list(times.values()), "counts": [1] * len(times)}
+    of_batch = RUN | {"query": "q", "batch_id": number, "partition": 0}
+    http.post(f"{path}:report", json=body | {"batch": of_batch}).raise_for_status()
+    frames = [[at, 1, 0, 0] for at in times.values()] + ([[BASE, late, 0, late]] if late else [])
+    none = [0] * len(times)
+    rows = {"substreams": list(times), "on_time": [1] * len(times), "late": [late, *none[1:]], "null_event_time": none}
+    answer = http.post(f"{batch}:commit", json=RUN | {"rows": rows | {"frames": frames}})
     assert answer.status_code == 200, answer.text
 
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tidegate.domain import batches, commands, evaluate, views
+from tidegate.domain import batches, commands, evaluate, frames, views
 from tidegate.domain.config import JobConfig
+from tidegate.domain.frames import FrameStatus
 from tidegate.domain.job import JobState
 from tidegate.domain.results import JobWatermark
 from tidegate.domain.views import JobSummary, QueryStatus, SubstreamStatus
@@ -44,6 +45,9 @@ class JobMachine(JobState):
 
     def query_table(self) -> list[QueryStatus]:
         return views.queries(self)
+
+    def frames_between(self, most: int) -> list[FrameStatus]:
+        return frames.frames_between(self, None, None, most)
 
     def next_change_ms(self) -> int | None:
         return evaluate.next_change_ms(self)

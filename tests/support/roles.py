@@ -13,6 +13,8 @@ MAY: dict[str, set[str]] = {
     "completeness": ALL,
     "late": ALL,
     "queries": ALL,
+    "frames": ALL,
+    "frame": ALL,
     "offsets": ALL,
     "get_batch": ALL,
     "explain": ALL,

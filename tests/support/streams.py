@@ -16,10 +16,10 @@ def rows(*pairs: tuple[str | None, int | None]) -> list[dict[str, Any]]:
     return [{"k": k, "t": t} for k, t in pairs]
 
 
-def to_the_end(stream: Stream, checkpoint: str, query: str = "q") -> None:
+def to_the_end(stream: Stream, checkpoint: str, query: str = "q", timeout_s: int = 120) -> None:
     """Run a query over all available input."""
     running = stream.trigger(availableNow=True).start(queryName=query, checkpointLocation=checkpoint)
-    assert running.awaitTermination(120)
+    assert running.awaitTermination(timeout_s)
 
 
 def kill(own: LocalCoordinator, empties: bool) -> None:

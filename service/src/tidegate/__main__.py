@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from tidegate import __version__
-from tidegate.cli import actions, history, views
+from tidegate.cli import actions, frames, history, views
 from tidegate.cli.keys import keys
 from tidegate.cli.simulate import simulate
 from tidegate.cli.views import completeness, late
@@ -78,6 +78,7 @@ for view in (
     views.jobs,
     views.status,
     views.explain,
+    frames.frames,
     history.history,
     history.watch,
     history.wait,

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from tidegate_spark.errors import InvalidUsage
 
@@ -61,6 +61,12 @@ class Limits(TypedDict, total=False):
         overrides: Configurations by substream name pattern (``*`` matches any characters). The policy of the first
             match replaces the job's policy.
         expected_queries: Names of queries that hold the watermark from the start until they report their substreams.
+        frames: Frames of the job, of which the coordinator records whether they are complete: ``"hour"``, ``"day"``,
+            ``"month"``, or their length; default: no frames.
+        frames_offset: Distance of the starts of the frames from the epoch, or from midnight; default: 0.
+        time_zone: Name of the time zone of days and months, such as ``"America/New_York"``; default: UTC.
+        correction_delay: Time for which changes of a finished frame are collected before they make a new generation of
+            it; default: 1 minute.
     """
 
     frame: timedelta
@@ -76,6 +82,10 @@ class Limits(TypedDict, total=False):
     max_lag: timedelta | None
     overrides: Mapping[str, JobConfig]
     expected_queries: Sequence[str]
+    frames: Literal["hour", "day", "month"] | timedelta
+    frames_offset: timedelta
+    time_zone: str
+    correction_delay: timedelta
 
 
 LOWEST_TARGET, HIGHEST_TARGET = 0.5, 0.999999
@@ -240,7 +250,8 @@ def _config(policy: JobConfig, limits: Limits) -> JobConfig:
                 "with this name."
             )
         config["expected_queries"] = [check_id("query", query) for query in limits["expected_queries"]]
-    return config
+    frames = _frames(limits)
+    return config if frames is None else config | {"frames": frames}
 
 
 def check_keywords(kind: str, given: Mapping[str, object], known: type) -> None:
@@ -255,6 +266,27 @@ def _override(pattern: Any, config: Any) -> JobConfig:
     if not isinstance(pattern, str):
         raise InvalidUsage(f"overrides: a substream name pattern must be a text; it is {pattern!r}.")
     return {"substreams": pattern, "policy": check_config(f"overrides: {pattern!r}", config)["policy"]}
+
+
+_UNITS = ("hour", "day", "month")
+
+
+def _frames(limits: Limits) -> dict[str, Any] | None:
+    every, zone = limits.get("frames"), limits.get("time_zone")
+    if every is None:
+        if alone := [name for name in ("frames_offset", "time_zone", "correction_delay") if name in limits]:
+            raise InvalidUsage(f"{alone[0]} needs frames, such as frames='hour'; set frames too.")
+        return None
+    if isinstance(every, str) and every not in _UNITS:
+        raise InvalidUsage(f"frames must be a timedelta or one of {', '.join(_UNITS)}; it is {every!r}.")
+    if zone is not None and not isinstance(zone, str):
+        raise InvalidUsage(f"time_zone must be a name such as 'America/New_York'; it is {zone!r}.")
+    return {
+        "every": every if isinstance(every, str) else milliseconds("frames", every, 1),
+        "time_zone": zone,
+        "offset_ms": milliseconds("frames_offset", limits.get("frames_offset", timedelta(0))),
+        "correction_delay_ms": milliseconds("correction_delay", limits.get("correction_delay", timedelta(minutes=1))),
+    }
 
 
 def _throttle(limits: Limits) -> JobConfig:

@@ -37,12 +37,12 @@ class Job(JobActions):
 
     Attributes:
         connection: The connection to the job.
-        frames: The windows of the queries that were started from this object.
+        windows: The windows of the queries that were started from this object.
     """
 
     def __init__(self, connection: JobConnection) -> None:
         super().__init__(connection)
-        self.frames: set[Frame] = set()
+        self.windows: set[Frame] = set()
 
     def stream(self, df: DataFrame, *, event_time: str, substream: Substream) -> Stream:
         """Return a stream that this job coordinates. The client sends no request before :meth:`Stream.start`.
@@ -64,7 +64,7 @@ class Job(JobActions):
         check_session(df.sparkSession)
         columns = Columns(event_time, substream)
         columns.check(df)
-        return Stream(self.connection, self.frames, df, columns)
+        return Stream(self.connection, self.windows, df, columns)
 
     def with_watermark(
         self,
@@ -108,7 +108,7 @@ class Job(JobActions):
         native = NativeStream(self.connection, df, columns, query, location, frame, declared, delay_ms, options)
         followed = native.follow()
         if frame is not None:
-            self.frames.add(frame)
+            self.windows.add(frame)
         return followed
 
     def complete(self, reason: str = "", up_to: datetime | int | None = None, force: bool = False) -> int | None:
@@ -132,10 +132,10 @@ class Job(JobActions):
             Refused: If a batch is open, or a hold is in force.
         """
         end = None if up_to is None else time_number("up_to", up_to, round_up=True)
-        if end is None and self.frames:
+        if end is None and self.windows:
             max_event_time = self.status()["max_event_time"]
             if max_event_time is not None:
-                end = max(frame.cut_at_the_end(max_event_time + 1) for frame in self.frames)
+                end = max(frame.cut_at_the_end(max_event_time + 1) for frame in self.windows)
                 force = True  # the end follows from the event times of the job, whatever their unit is
         watermark: int | None = self._act(":complete", reason=reason, up_to=end, force=force)["watermark"]
         return watermark

@@ -65,6 +65,61 @@ class JobReads:
             if reached or poll_s == 0:
                 return reached
 
+    def frames(
+        self,
+        first: datetime | int | None = None,
+        to: datetime | int | None = None,
+        state: Sequence[str] = (),
+        limit: int = 100,
+    ) -> dict[str, Any]:
+        """Return a page of the job's frames, latest first: the JSON object of ``GET /v1/jobs/{job}/frames``.
+
+        Role of the key: any.
+
+        Args:
+            first: A time in the first frame; default: the first frame that the coordinator keeps.
+            to: Time before which the frames start, such as the ``next`` of the page before; default: no bound.
+            state: States of the frames, such as ``["complete"]``; default: all states.
+            limit: Maximum number of frames in the page, 1 to 1000.
+        """
+        times = {name: None if at is None else time_number(name, at) for name, at in {"from": first, "to": to}.items()}
+        return self._get("/frames", **times, state=state, limit=limit)
+
+    def frame(self, start: datetime | int) -> dict[str, Any]:
+        """Return the frame that contains a time: the member ``frame`` of ``GET /v1/jobs/{job}/frames/{start}``.
+
+        Role of the key: any.
+
+        Args:
+            start: The start of the frame, or another time in it.
+        """
+        found: dict[str, Any] = self._get(f"/frames/{time_number('start', start)}")["frame"]
+        return found
+
+    def wait_for_frame(
+        self, start: datetime | int, timeout: timedelta = timedelta(hours=1), force: bool = False
+    ) -> dict[str, Any]:
+        """Wait until a frame is finished, and return it. After ``timeout``, its ``state`` may be ``open``.
+
+        A finished frame is ``complete``, ``complete_with_exclusions`` or ``empty``. All of its results are written,
+        except for the ``exclusions``.
+
+        Role of the key: any.
+
+        Args:
+            start: The start of the frame, or another time in it.
+            timeout: Longest wait. With 0, the method returns at once.
+            force: Whether to accept a number that looks like seconds or microseconds in place of milliseconds.
+        """
+        clock, number = self.connection.clock, time_number("start", start)
+        deadline = clock.monotonic() + milliseconds("timeout", timeout) / 1000
+        flags = {"force": "true"} if force else {}
+        while True:
+            wait_s = min(max(0.0, deadline - clock.monotonic()), POLL_S)
+            frame: dict[str, Any] = self._get(f"/frames/{number}", wait_s=wait_s, **flags)["frame"]
+            if frame["state"] != "open" or wait_s == 0:
+                return frame
+
     def wait_for_offsets(
         self, query: str, offsets: Mapping[str, Mapping[int, int]], timeout: timedelta = timedelta(hours=1)
     ) -> bool:

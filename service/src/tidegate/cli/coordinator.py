@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import httpx
     from httpx_sse import ServerSentEvent
 
-REFUSED, USAGE, NOT_REACHED, NO_ANSWER = 1, 2, 3, 4
-"""Exit statuses: refused by the coordinator, wrong command line, goal not reached, no answer."""
+REFUSED, USAGE, NOT_REACHED, NO_ANSWER, WITH_EXCLUSIONS = 1, 2, 3, 4, 5
+"""Exit statuses: refused by the coordinator, wrong command line, goal not reached, no answer, incomplete frame."""
 CONNECT_S, READ_S = 5.0, 60.0
 
 _KEY = re.compile(r"[\x21-\x7e]+")

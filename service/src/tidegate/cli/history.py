@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.coordinator import NO_ANSWER, NOT_REACHED, Coordinator, NoAnswer, segment
+from tidegate.cli.coordinator import NO_ANSWER, NOT_REACHED, WITH_EXCLUSIONS, Coordinator, NoAnswer, segment
+from tidegate.cli.frames import show_frame
 from tidegate.cli.options import (
     LOCAL_URL,
     AsJson,
@@ -136,6 +137,11 @@ def wait(
             "records below them are then committed."
         ),
     ] = None,
+    frame: Annotated[int | None, time_option("Frame to wait for: its start, or another event time in it.")] = None,
+    complete_only: Annotated[
+        bool,
+        typer.Option("--complete-only", help="Exit with status 5 if something was excluded from the frame."),
+    ] = False,
     timeout: Annotated[str, typer.Option(help="Longest wait, such as 90s, 30m, 2h or 1d.")] = "1h",
     read: Annotated[
         bool,
@@ -145,20 +151,28 @@ def wait(
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Wait until all results below a time are written, or a query has committed offsets.
+    """Wait until all results below a time are written, a frame is finished, or a query has committed offsets.
 
     The command exits with status 3 after the timeout. Results of windows are written after their rows are read; with
     --read, the command waits for the watermark only.
+
+    A frame is finished when it is complete, complete with exclusions, or empty.
 
     While no coordinator answers, the command tries again, for at most ten minutes. Then it exits with status 4.
 
     tidegate wait flights --at-least 2013-01-14T00:00Z --timeout 2h && run-batch
     """
-    if (at_least is None) == (offsets is None) or (query is None) != (offsets is None):
-        raise typer.BadParameter("give either --at-least, or --query and --offsets")
+    given = [value for value in (at_least, offsets, frame) if value is not None]
+    if len(given) != 1 or (query is None) != (offsets is None):
+        raise typer.BadParameter("give either --at-least, or --frame, or --query and --offsets")
+    if complete_only and frame is None:
+        raise typer.BadParameter("--complete-only needs --frame")
     if read and at_least is None:
         raise typer.BadParameter("--read needs --at-least")
     coordinator = Coordinator(url)
+    if frame is not None:
+        _wait_for_frame(coordinator, job, frame, complete_only, timeout, force, as_json)
+        return
     if offsets is None:
         path = f"/v1/jobs/{segment('job', job)}/watermark"
         result = _poll(
@@ -184,16 +198,38 @@ def wait(
         raise typer.Exit(NOT_REACHED)
 
 
+def _wait_for_frame(
+    coordinator: Coordinator, job: str, time: int, complete_only: bool, timeout: str, force: bool, as_json: bool
+) -> None:
+    """Wait for a frame. Exit with status 3 after the timeout, and 5 if something was excluded and may not be."""
+    path = f"/v1/jobs/{segment('job', job)}/frames/{time}"
+    parameters = {"force": force}
+    result = _poll(
+        coordinator, path, timeout, parameters, lambda answer: answer["frame"]["state"] != "open", limit="wait_s"
+    )
+    state = result["frame"]["state"]
+    if as_json:
+        show_json(result)
+    else:
+        show_frame(result)
+    if state == "open":
+        raise typer.Exit(NOT_REACHED)
+    if complete_only and state == "complete_with_exclusions":
+        raise typer.Exit(WITH_EXCLUSIONS)
+
+
 def _poll(
     coordinator: Coordinator,
     path: str,
     timeout: str,
     parameters: Mapping[str, Any] | None,
     is_reached: Callable[[Mapping[str, Any]], bool],
+    limit: str = "timeout_s",
 ) -> dict[str, Any]:
     """Return the first answer that is reached, or the last one before the timeout.
 
-    With ``parameters``, each call waits at the coordinator. Without, the command calls again after ``POLL_EACH_S``.
+    With ``parameters``, each call waits at the coordinator, for the time in the parameter ``limit``. Without, the
+    command calls again after ``POLL_EACH_S``.
     """
     deadline = clock.monotonic() + duration_s(timeout)
     answered = clock.monotonic()
@@ -201,7 +237,7 @@ def _poll(
         left_s = max(0.0, deadline - clock.monotonic())
         poll_s = min(left_s, MAX_POLL_S) if parameters else 0.0
         try:
-            waiting = {**parameters, "timeout_s": poll_s} if parameters else {}
+            waiting = {**parameters, limit: poll_s} if parameters else {}
             result: dict[str, Any] = coordinator.attempt("GET", path, poll_s + ANSWER_S, waiting)
         except NoAnswer as error:
             _try_again(error, answered if left_s else -math.inf)  # after the timeout, there is no other attempt

@@ -235,7 +235,7 @@ def read_policy(path: Path, scale: int, *, timed: bool) -> "JobConfig":
 def _read_config(path: Path, scale: int) -> "JobConfig":
     from pydantic import ValidationError
 
-    from tidegate.domain.config import DAY_MS
+    from tidegate.domain.calendar import DAY_MS
     from tidegate.views.config import parsed_config
 
     try:

@@ -32,6 +32,7 @@ from tidegate.views.sentences import (
     share_text,
     status_sentence,
     unit_hint,
+    waiting_frame_sentence,
     written_sentence,
 )
 
@@ -177,6 +178,8 @@ def explain(
         return
     show(job_sentence(coordinator.job("GET", job) | explanation))
     show_written(explanation)
+    if explanation["frame"] is not None:
+        show(plain_text(waiting_frame_sentence(explanation), explanation["now_ms"]))
     now_ms = explanation["now_ms"]
     rows = [
         (

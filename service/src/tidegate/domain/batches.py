@@ -6,7 +6,7 @@ reports of its partitions, and ``commit`` applies them. ``heartbeat`` reports th
 This is the model. In a coordinator, ``store/lua/batches.lua`` does the same.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tidegate.domain.completeness import NO_ROWS, BatchAccounting, RowsByDelay
@@ -21,8 +21,19 @@ from tidegate.domain.errors import (
     ReportsMissing,
 )
 from tidegate.domain.evaluate import accept_token, advance_clock, evaluate, merged_watermark, reply, time_out_caught_up
-from tidegate.domain.history import Kind, named
-from tidegate.domain.job import JobState, PinnedWatermark, Query, Run, Staged, TokenClaim, raise_each, set_each
+from tidegate.domain.frames import count_rows, lose, miss_rows, wrote_results
+from tidegate.domain.history import NAMES_KEPT, Kind, named
+from tidegate.domain.job import (
+    Exclusion,
+    JobState,
+    PinnedWatermark,
+    Query,
+    Run,
+    Staged,
+    TokenClaim,
+    raise_each,
+    set_each,
+)
 from tidegate.domain.observe import (
     Values,
     check_event_times,
@@ -113,6 +124,8 @@ def begin(
                 previous, previous_open = query.previous, query.previous_open
         case PinnedWatermark(pinned):  # an older batch: the client needs its pinned watermark only
             pass
+    if batch_id == query.latest:
+        query.begun_revision = job.revision  # the client reads this configuration before it counts rows
     query.tells_output = options.tells_output
     # Rows of the batch at its pinned watermark or above are on time, and their results are not yet written.
     told = highest(query.output_watermark, options.output_watermark)
@@ -160,12 +173,14 @@ def _open(
         # substreams are silent.
         query.input_known_until_ms = None
         _commit_staged(job, run.query, query)
+        miss_rows(job)
         if given is None:
             evaluate(job)
     pinned = job.coalesced_watermark if given is None else given.value
 
     query.latest, query.open, query.begun_ms, query.begun_by = batch_id, True, job.now_ms, query.run_id
     query.begun_observed_ms, query.released = job.moment.observed_ms, False
+    wrote_results(job, run.query)
     query.input_known_until_ms = None if options.input_age_ms is None else job.now_ms - options.input_age_ms
     query.begun_merged = merged_watermark(job)
     query.staged = Staged()
@@ -296,16 +311,30 @@ def commit(
     _contact(job, run.query, query)
     _add_outage(query, waited_ms)
     if is_open:
-        _apply_offsets(job, run, query, batch_id, offsets)
+        lost = _apply_offsets(job, run, query, batch_id, offsets)
         _commit_staged(job, run.query, query, caught_up)
+        _lose_each(job, lost)
         evaluate(job)
         if accounting is not None:
             _account(job, run.query, accounting)
+        # The client may not know the frames that were declared while the batch was open.
+        is_counted = accounting is not None and accounting.frames is not None
+        if accounting is None or (accounting.counts and not is_counted) or query.begun_revision < job.frames.revision:
+            miss_rows(job)
     return Effect(reply(job), is_open)
 
 
-def _apply_offsets(job: JobState, run: Run, query: Query, batch_id: int, offsets: BatchOffsets | None) -> None:
-    """Apply the offsets of a batch, unless those of a later batch were applied; the caller must evaluate the job.
+def _lose_each(job: JobState, lost: Iterable[Exclusion]) -> None:
+    for each in lost:
+        lose(job, each)
+
+
+def _apply_offsets(
+    job: JobState, run: Run, query: Query, batch_id: int, offsets: BatchOffsets | None
+) -> list[Exclusion]:
+    """Apply the offsets of a batch, unless those of a later batch were applied; return the lost offsets.
+
+    The caller must record the losses after the rows of the batch, and evaluate the job.
 
     Substreams end only if another one of the source holds the watermark. Otherwise, the watermark would pass all rows
     that the source has next, for example those of a topic that is about to be created again.
@@ -318,12 +347,16 @@ def _apply_offsets(job: JobState, run: Run, query: Query, batch_id: int, offsets
         offsets: The offsets; None if they are not known.
     """
     if offsets is None:
-        return
+        return []
     before, of_batch = query.checkpoint_offsets, batch_id if offsets.batch_id is None else offsets.batch_id
     told = CommittedOffsets(job.now_ms, run.query_id, of_batch, offsets)
-    query.offsets = advance(before, told, run.query, job.history)
+    query.offsets, lost = advance(before, told, run.query, job.history)
+    of_lost = (run.query, query.offsets.batch_id)
+    losses = [
+        Exclusion(kind, sum(found.values()), None, (), *of_lost, tuple([*found][:NAMES_KEPT])) for kind, found in lost
+    ]
     if query.offsets is before or job.is_complete:
-        return
+        return losses
     changes = substream_changes(before, offsets)
     again = [name for name in changes.new if (known := job.substreams.get((run.query, name))) and known.done]
     restarted = restart_substreams(job, run.query, [*changes.restarted, *again])
@@ -333,6 +366,7 @@ def _apply_offsets(job: JobState, run: Run, query: Query, batch_id: int, offsets
     for kind, changed in ((Kind.RESTARTED, restarted), (Kind.ENDED, ended)):
         if changed:
             job.history.write(job.now_ms, kind, query=run.query, **named(member((run.query, of)) for of in changed))
+    return losses
 
 
 def _commit_staged(job: JobState, name: str, query: Query, caught_up: CaughtUp | None = None) -> None:
@@ -367,6 +401,8 @@ def _account(job: JobState, query: str, accounting: BatchAccounting) -> None:
     known = {name: (query, name) for name in accounting.substreams if (query, name) in job.substreams}
     rows = ((known.get(name), of_hour) for name, of_hour in accounting.by_hour())
     job.ledger.add(rows, accounting.late_disposition, accounting.all_hours, latest_event_time(job))
+    if job.queries[query].begun_revision >= job.frames.revision:
+        count_rows(job, query, accounting.frames or (), accounting.late_disposition, latest_event_time(job))
 
 
 # heartbeat
@@ -418,9 +454,11 @@ def heartbeat(
         applies = after_batch is not None and after_batch == query.previous and not query.previous_open
     else:
         applies = after_batch in (None, query.latest)
+    if tells_output and not query.open and after_batch is not None and after_batch == query.latest:
+        wrote_results(job, run.query)
     if applies:
         if after_batch is not None and run.query_id == query.query_id:
-            _apply_offsets(job, run, query, after_batch, offsets)
+            _lose_each(job, _apply_offsets(job, run, query, after_batch, offsets))
         until_ms = min(caught_up_ms, job.now_ms)
         if caught_up is None:
             _advance_idle_clock(query, until_ms)
@@ -508,9 +546,13 @@ def _advance_idle_clock(query: Query, time_ms: int) -> None:
     query.idle_clock_observed_ms = highest(time_ms - query.outage_ms, query.idle_clock_observed_ms)
 
 
-def give_up(query: Query) -> None:
+def give_up(job: JobState, name: str, reason: str) -> None:
     """Retire a query and abandon its open batch; a new begin of this batch returns its pinned watermark."""
+    query = job.queries[name]
+    if query.open:
+        lose(job, Exclusion(reason, 1, query.pinned_watermark, (), name, query.latest))
     if query.open and query.latest is not None:
         query.latest = query.latest - 1 if query.latest else None
     query.open, query.released, query.begun_ms, query.retired = False, False, None, True
+    wrote_results(job, name)
     query.staged = Staged()

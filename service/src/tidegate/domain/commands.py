@@ -6,7 +6,7 @@ move, and replies.
 This is the model. In a coordinator, ``store/lua/commands.lua`` and ``configure.lua`` do the same.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tidegate.domain.batches import give_up
 from tidegate.domain.completeness import NO_ROWS, DelayStatistics, Ledger, RowsByDelay
@@ -37,6 +37,7 @@ from tidegate.domain.evaluate import (
     reply,
     unattended_until,
 )
+from tidegate.domain.frames import declare_frames, flush_frames, lose_substreams, miss_rows, reset_frames
 from tidegate.domain.history import NO_AUDIT, AuditInfo, Kind, named
 from tidegate.domain.job import ANY_VERSION, ConfigVersion, Hold, JobState, Query, Substream, TokenClaim
 from tidegate.domain.observe import (
@@ -76,6 +77,7 @@ def create(job: JobState, audit: AuditInfo = NO_AUDIT) -> JobWatermark:
     """Start a new job from its configuration and processing time."""
     job.completed_ms = job.coalesced_watermark_since_ms = job.watermark_since_ms = job.now_ms
     _retain(job)
+    declare_frames(job, None)
     job.history.write(job.now_ms, Kind.CREATED, actor=audit.actor, reason=audit.reason)
     _expect_queries(job)
     return reply(job)
@@ -104,10 +106,12 @@ def configure(
         for (query, _), substream in job.substreams.items():
             if query == DIRECT and not substream.done:
                 substream.last_event_observed_ms = job.moment.observed_ms
-    job.config = config
+    flush_frames(job, config.frames)
+    frames_before, job.config = job.config.frames, config
     job.revision += 1
     _retain(job)
     job.history.write(job.now_ms, Kind.CONFIG, actor=audit.actor, reason=audit.reason)
+    declare_frames(job, frames_before)
     for (query, name), substream in job.substreams.items():
         stays_idle = substream.done or substream.forced_idle or is_silent(job, query, substream)
         if substream.idle and not stays_idle:
@@ -194,6 +198,8 @@ def report(
     event_times, watermarks = set_aside_future(job, DIRECT, max_event_times, watermarks)
     measure(job, DIRECT, [*delays.items()], merged_watermark(job))
     applied = observe(job, DIRECT, names, event_times, watermarks)
+    if names:
+        miss_rows(job)
     lowest = min((min_event_times.get(name, time) for name, time in event_times.items()), default=None)
     evaluate(job, cap=lowest)
     return Effect(reply(job), applied)
@@ -244,6 +250,7 @@ def declare(
     event_times, _ = set_aside_future(job, query, unseen, {})
     if event_times:
         observe(job, query, event_times, event_times, {})
+        miss_rows(job)
         job.evaluation_due = True
     affected = [name for name in names if name in new or name in event_times]
     if affected:
@@ -332,23 +339,24 @@ def evict(job: JobState, query: str, names: Sequence[str], now_ms: int, audit: A
     """
     advance_clock(job, now_ms)
     known = [name for name in names if (query, name) in job.substreams]
-    _forget(job, [(query, name) for name in known])
+    _forget(job, "evict", [(query, name) for name in known])
     if known:
         _record_action(job, "evict", audit, query, known)
     evaluate(job)
     return Effect(reply(job), bool(known))
 
 
-def _forget(job: JobState, keys: Sequence[SubstreamKey]) -> None:
+def _forget(job: JobState, action: str, keys: Sequence[SubstreamKey]) -> None:
     """Remove substreams with their counts and delays. The totals of the job still contain their rows."""
-    removed = [job.substreams.pop(key) for key in keys]
-    _lower_maxima(job, removed)
+    removed = {key: job.substreams.pop(key) for key in keys}
+    lose_substreams(job, action, removed)
+    _lower_maxima(job, removed.values())
     for key in keys:
         for table in (job.row_counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):
             table.pop(key, None)
 
 
-def _lower_maxima(job: JobState, removed: Iterable[Substream]) -> None:
+def _lower_maxima(job: JobState, removed: Collection[Substream]) -> None:
     """Let the maxima of a job be those of the remaining substreams, so that the removed ones never move it again."""
     event_time = highest(None, *(substream.max_event_time for substream in removed))
     watermark = highest(None, *(substream.watermark for substream in removed))
@@ -395,19 +403,20 @@ def retire(job: JobState, query: str, successor: str | None, now_ms: int, audit:
     if successor == query:
         applied = known is not None and known.open
         if known is not None and applied:
-            give_up(known)
+            give_up(job, query, "hand_over")
             _record_action(job, "hand_over", audit, query, successor=query)
         evaluate(job)
         return Effect(reply(job), applied)
     if known is None:  # no call yet: store a query that is retired
         known = job.queries[query] = Query("", "", job.now_ms)
-    give_up(known)
+    action = "retire" if successor is None else "hand_over"
+    give_up(job, query, action)
     job.last_seen.pop(query, None)
     if successor is not None:
         _hand_over(job, query, successor)
-    _forget(job, [key for key in own if key in job.substreams])
+    _forget(job, action, [key for key in own if key in job.substreams])
     names = [name for _, name in own if name != PLACEHOLDER]
-    _record_action(job, "retire" if successor is None else "hand_over", audit, query, names, successor=successor)
+    _record_action(job, action, audit, query, names, successor=successor)
     evaluate(job)
     return Effect(reply(job), True)
 
@@ -481,7 +490,8 @@ def complete(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT, up_to: int
     """End the input of a job: end all substreams, and move C to the end of the last frame with events.
 
     If ``up_to`` is given, C also moves to the end of the last frame that begins before ``up_to``, even in a complete
-    job. Without frames, C moves past the max event time. The throttle does not apply.
+    job. The frames are those of the throttle, and those that the job declares. Without frames, C moves past the max
+    event time. The throttle does not apply.
 
     Raises:
         BatchOpen: If a batch is open.
@@ -502,6 +512,8 @@ def complete(job: JobState, now_ms: int, audit: AuditInfo = NO_AUDIT, up_to: int
     last = highest(job.max_event_time, None if up_to is None else max(up_to - 1, job.numbers.lowest))
     if last is not None:
         advance_coalesced(job, job.config.throttle.end_after(last, job.numbers))
+        if job.config.frames is not None:
+            advance_coalesced(job, job.config.frames.end_after(last))
     raise_watermark(job, job.coalesced_watermark)
     if not job.is_complete:
         job.is_complete, job.completed_ms = True, job.moment.observed_ms
@@ -528,6 +540,7 @@ def reset(job: JobState, now_ms: int, state_epoch: str, audit: AuditInfo = NO_AU
     advance_clock(job, now_ms)
     job.incarnation += 1
     job.state_epoch = state_epoch
+    reset_frames(job)
     job.is_complete = job.all_idle = job.evaluation_due = False
     job.max_event_time = job.max_watermark = job.merged_highest = None
     job.coalesced_watermark = job.watermark = job.written_watermark = None

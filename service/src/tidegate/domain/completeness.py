@@ -79,7 +79,8 @@ class BatchAccounting:
     """The rows of one batch by substream, and the disposition of its late rows.
 
     ``hours`` contains the known rows of each substream by hour. ``all_hours`` contains all rows of the batch by hour,
-    if ``hours`` is incomplete.
+    if ``hours`` is incomplete. ``frames`` contains all rows of the batch by frame: as for an hour, but with a time in
+    the frame in place of the number; None if the client does not count them.
     """
 
     substreams: tuple[str, ...]
@@ -87,6 +88,7 @@ class BatchAccounting:
     late_disposition: LateDisposition = "dropped"
     hours: tuple[tuple[RowsOfHour, ...], ...] = ()
     all_hours: tuple[RowsOfHour, ...] = ()
+    frames: tuple[RowsOfHour, ...] | None = None
 
     def by_substream(self) -> Iterator[tuple[str, RowCounts]]:
         """Yield the counts of each substream."""

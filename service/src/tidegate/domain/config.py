@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
+from tidegate.domain.calendar import DAY_MS, Frames
 from tidegate.domain.errors import InvalidConfig
 from tidegate.domain.policies import POLICIES, Policy
 from tidegate.domain.values import EXACT_DOUBLE, NumberRange, above, check_declared, effects, matches, parameter
@@ -179,7 +180,6 @@ MAX_OVERRIDES = 100
 MAX_EXPECTED_QUERIES = 1000
 MAX_WILDCARDS = 4
 """Maximum number of ``*`` in a pattern. Redis serves no other job while it matches the names of a report."""
-DAY_MS = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +246,7 @@ class JobConfig:
     )
     overrides: tuple[Override, ...] = ()
     expected_queries: tuple[str, ...] = ()
+    frames: Frames | None = None
     delay_half_life_ms: int = parameter(
         "Half-life of the weight of measured delays, in milliseconds of event time.",
         minimum=1,

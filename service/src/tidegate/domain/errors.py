@@ -49,6 +49,18 @@ class JobNotFound(DomainError):
     text = "The job does not exist; create it with a PUT."
 
 
+class FramesNotDeclared(DomainError):
+    """Raised when the configuration of a job declares no frames."""
+
+    text = 'The job declares no frames; set frames in its configuration, for example {{"every": "hour"}}.'
+
+
+class FrameNotFound(DomainError):
+    """Raised when the job has no record of a frame, because the job began later, or no longer keeps the record."""
+
+    text = "The job has no record of a frame at this time; its first frame starts later."
+
+
 class JobExists(DomainError):
     """Raised when the job to create already exists."""
 

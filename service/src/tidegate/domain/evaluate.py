@@ -20,6 +20,7 @@ from typing import Any
 
 from tidegate.domain.completeness import MAX_WEIGHT, STEPS, decayed
 from tidegate.domain.config import POLICY_LIMITS, offer
+from tidegate.domain.frames import advance_frames, next_generation_ms
 from tidegate.domain.history import Kind, named
 from tidegate.domain.job import Hold, JobState, Query, Substream, SubstreamState, TokenClaim
 from tidegate.domain.results import Holder, HoldReason, JobWatermark
@@ -356,6 +357,7 @@ def accept_token(job: JobState, token: TokenClaim | None) -> None:
     job.incarnation = token.incarnation
     raise_watermark(job, token.watermark)
     if was_lost:
+        job.was_restored = True
         job.history.write(job.now_ms, Kind.WATERMARK_RESTORED, watermark=token.watermark)
 
 
@@ -418,7 +420,7 @@ def watermark_state(job: JobState) -> JobWatermark:
 
 
 def reply(job: JobState) -> JobWatermark:
-    """Raise the written watermark, record the movement since the last reply, and return the watermarks."""
+    """Raise the written watermark, record the movement since the last reply and its frames; return the watermarks."""
     job.written_watermark = highest(job.written_watermark, lowest_written_bound(job)[0])
     state = watermark_state(job)
     reached = state.coalesced_watermark, state.watermark, state.written_watermark
@@ -436,8 +438,9 @@ def reply(job: JobState) -> JobWatermark:
             details |= {"held_by": holder.reason, "query": holder.query, "substream": holder.substream}
             details |= {"batch_id": holder.batch_id, "hold": holder.hold}
         job.history.write(job.now_ms, kind, **details, limits=list(job.limits_passed) or None)
+    advance_frames(job)
     job.timeline.record(state)
-    job.limits_passed = ()
+    job.limits_passed, job.was_restored = (), False
     return state
 
 
@@ -475,9 +478,10 @@ def batch_deadlines(job: JobState, name: str) -> Iterator[LimitDeadline]:
 
 def next_change_ms(job: JobState) -> int | None:
     """Return the observed time from which an evaluation may change the job; None if only new data can change it."""
-    if job.is_complete:
-        return None
-    return min((time for time in _changes(job) if time is not None), default=None)
+    changes = [next_generation_ms(job), job.moment.observed_ms if job.frames.has_more else None]
+    if not job.is_complete:
+        changes += _changes(job)
+    return min((time for time in changes if time is not None), default=None)
 
 
 def _changes(job: JobState) -> Iterator[int | None]:

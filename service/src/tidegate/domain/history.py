@@ -55,6 +55,8 @@ class Kind(StrEnum):
     WATERMARK_RESTORED = "watermark_restored"
     UNATTENDED = "unattended"
     HOLD_EXPIRED = "hold_expired"
+    FRAME = "frame"
+    FRAMES = "frames"
     ACTION = "action"
 
 
@@ -71,6 +73,15 @@ NUMBERS = (
     "unattended_ms",
     "at_most",
     "up_to",
+    "start",
+    "end",
+    "empty",
+    "generation",
+    "offset_ms",
+    "on_time",
+    "updated",
+    "dropped",
+    "diverted",
 )
 LISTS = ("substreams", "limits", "partitions")
 """Details of records that are not text."""
@@ -105,6 +116,11 @@ class Record:
     watermark_restored  a token restored a watermark that the store had lost: ``watermark``
     unattended          no coordinator evaluated the job for ``unattended_ms``; that time does not count as silence
     hold_expired        a hold expired: ``hold``
+    frame               frames were finished, or have a new generation: ``start``, ``end``, ``count`` (finished frames),
+                        ``empty`` (those of them without rows), ``generation``, ``state``, ``reason`` of a generation
+                        that is not the first, and the rows that it adds: ``on_time``, ``updated``, ``dropped``,
+                        ``diverted``
+    frames              the declaration of the frames changed: ``every``, ``offset_ms``, ``time_zone``
     action              an operator's command: ``action``, ``actor``, ``reason``, and its object: ``query``, ``count``,
                         ``substreams``; ``successor`` of a query; ``hold``, ``at_most``; ``up_to`` of the input
     =================== =============================================================================================

@@ -1,11 +1,11 @@
-"""The state of a job, with its queries, substreams and holds; and the claims that a client sends about it."""
+"""The state of a job, with its queries, substreams, holds and frames; and the claims that a client sends about it."""
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
-from tidegate.domain.completeness import NO_ROWS, DelayStatistics, Ledger, RowCounts, RowsByDelay, Sketch
+from tidegate.domain.completeness import NO_ROWS, DelayStatistics, HourCounts, Ledger, RowCounts, RowsByDelay, Sketch
 from tidegate.domain.config import JobConfig
 from tidegate.domain.history import History, Timeline
 from tidegate.domain.offsets import CommittedOffsets
@@ -127,7 +127,8 @@ class Query:
     when the open batch began, and ``previous_open`` tells whether it was open then. ``released`` is true if the open
     batch no longer holds W. ``retired`` is true if only a new run may continue the query. If ``tells_output`` is true,
     the client tells the *output watermark* of the query: everything that its functions write for event times below
-    ``output_watermark`` is written.
+    ``output_watermark`` is written. ``begun_revision`` is the revision of the configuration when the latest batch
+    began.
     """
 
     query_id: str
@@ -147,6 +148,7 @@ class Query:
     retired: bool = False
     tells_output: bool = False
     output_watermark: int | None = None
+    begun_revision: int = 1
     idle_clock_observed_ms: int | None = None
     waited_ms: int = 0
     outage_ms: int = 0
@@ -182,6 +184,161 @@ class Hold:
         return self.expires_ms is None or self.expires_ms > now_ms
 
 
+# Frames
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedSubstream:
+    """A substream that did not count, with its watermark."""
+
+    substream: str = described("Name of the substream, as `query/substream`.", example="departures/HNL")
+    watermark: int | None = described("Watermark of the substream at that time.", example=1357549200000)
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """What did not count when the watermark passed the end of a frame, and why.
+
+    ``up_to`` is the highest event time that the job had when the substreams were removed or the offsets were lost. The
+    exclusion concerns frames that start at or before this time. None: all frames.
+    """
+
+    reason: str = described(
+        "Limit or action: `query_timeout_ms`, `idle_timeout_ms` (of reports without batches), `max_retention_ms`, "
+        "`max_batch_hold_ms`, a parameter of a policy, `behind` (the watermark had already passed the substream), "
+        "`silent_query` (its query has made no call), `idle`, `evict`, `retire`, `hand_over`, `offsets_skipped` or "
+        "`offsets_restarted`.",
+        example="query_timeout_ms",
+    )
+    count: int = described("Number of substreams, batches or offsets.", example=1)
+    watermark: int | None = described("Lowest of their watermarks.", example=1357549200000)
+    substreams: tuple[ExcludedSubstream, ...] = described("The first 20 substreams, lowest watermark first.")
+    query: str | None = described("Query of the batch or the offsets.", example=None, default=None)
+    batch_id: int | None = described("Batch that the watermark passed.", example=None, default=None)
+    partitions: tuple[str, ...] = described("The first 20 partitions with lost offsets.", example=[], default=())
+    up_to: int | None = described(
+        "The exclusion concerns frames that start at or before this time. Null: all frames.",
+        example=None,
+        default=None,
+    )
+
+    def concerns(self, start: int, end: int) -> bool:
+        """Return whether a frame ends above the lowest watermark, and starts at or before ``up_to``."""
+        is_below = self.watermark is None or self.watermark < end
+        return is_below and (self.up_to is None or start <= self.up_to)
+
+    def of_frame(self, end: int) -> "Exclusion":
+        """Return the exclusion without the substreams that had reached the end of a frame, if all are named."""
+        below = tuple(each for each in self.substreams if each.watermark is None or each.watermark < end)
+        if len(self.substreams) != self.count or len(below) == self.count:
+            return self
+        return replace(self, count=len(below), substreams=below)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBatch:
+    """A query and its latest committed batch."""
+
+    query: str = described("Name of the query.", example="departures")
+    batch_id: int | None = described("Its latest committed batch.", example=41)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRecord:
+    """The record of consecutive frames that W passed in one step, and that the same exclusions concern.
+
+    Attributes:
+        start: Start of the first frame.
+        end: End of the last frame.
+        watermark: W after the step.
+        read_ms: Processing time of the step.
+        generation: Their first generation.
+        reason: Why their first generation is not 1; "" if it is.
+        exclusions: What did not count then.
+        silent: Substreams that were idle, and whose query had confirmed that they have no data.
+        queries: The first 20 queries.
+        uncounted_up_to: Frames that start at or before this time may have had rows that no client had counted when they
+            were finished, or proven empty.
+        finished_ms: Processing time of the step that finished the frames; None if they are not finished.
+        proven_ms: Processing time of the step that proved frames without rows empty; None if no step has.
+        record: Id of the record of the history about the step; None in the model.
+    """
+
+    start: int
+    end: int
+    watermark: int
+    read_ms: int
+    generation: int
+    reason: str
+    exclusions: tuple[Exclusion, ...]
+    silent: Exclusion | None
+    queries: tuple[QueryBatch, ...]
+    uncounted_up_to: int | None
+    finished_ms: int | None = None
+    proven_ms: int | None = None
+    record: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FrameGeneration:
+    """A generation of a finished frame after its first: the rows that were added, and when and why."""
+
+    generation: int
+    at_ms: int
+    reason: str
+    added: HourCounts
+
+
+@dataclass(slots=True)
+class FrameLog:
+    """The frames of a job. Frames are numbered as in :mod:`tidegate.domain.calendar`.
+
+    Attributes:
+        unread: Number of the first frame that W has not passed; None before the first watermark.
+        unfinished: Number of the first frame that is not finished.
+        has_begun: Whether the log has had a record. The first record begins with the first frame that has rows.
+        base: Generations before the last reset or change of the frames are at most this number.
+        reason: The reason for ``base``.
+        latest_generation: The highest generation of any frame.
+        uncounted_up_to: Highest event time of rows that no client has counted.
+        records: The records, by the start of their first frame.
+        rows: Counted rows by the start of their frame.
+        changes: Rows that were added to a finished frame since its last generation, by its start, with the observed
+            time at which they make the next generation.
+        generations: Generations of finished frames after the first, by the start of the frame.
+        losses: Exclusions of removed substreams and lost offsets, which concern frames that W has not passed.
+        unproven: Starts of the records whose frames without rows wait for evidence, in order.
+        writing: By query, the frames that W has passed and whose results its latest batch has changed. The query has
+            not yet told that it has written them.
+        revision: Revision of the configuration that has declared the frames.
+        has_more: Whether the last command has left records or generations to complete.
+        totals: Numbers of finished frames by state, and of generations (``corrected``).
+        delays: Numbers of frames by delay from their end to their completion: ``delays[i]`` is the number of those up
+            to ``DELAYS_MS[i]`` and above the one before.
+        delay_sum_ms: Sum of these delays.
+    """
+
+    unread: int | None = None
+    unfinished: int | None = None
+    has_begun: bool = False
+    base: int = 0
+    reason: str = ""
+    latest_generation: int = 0
+    uncounted_up_to: int | None = None
+    records: dict[int, FrameRecord] = field(default_factory=dict)
+    rows: dict[int, HourCounts] = field(default_factory=dict)
+    changes: dict[int, tuple[int, HourCounts]] = field(default_factory=dict)
+    generations: dict[int, list[FrameGeneration]] = field(default_factory=dict)
+    losses: list[Exclusion] = field(default_factory=list)
+    unproven: list[int] = field(default_factory=list)
+    writing: dict[str, list[int]] = field(default_factory=dict)
+    revision: int = 1
+    has_more: bool = False
+    totals: Counter[str] = field(default_factory=Counter)
+    delays: Counter[int] = field(default_factory=Counter)
+    delay_sum_ms: int = 0
+
+
 @dataclass
 class JobState:
     """The state of one job.
@@ -194,7 +351,8 @@ class JobState:
     ``merged_highest`` is the highest merged watermark that was offered to the throttle. ``evaluation_due`` is true if a
     command has left work for the next evaluation. ``recorded`` contains C, W and the written watermark of the last
     recorded movement.
-    ``limits_passed`` contains the limits that let C pass substreams since the last reply.
+    ``limits_passed`` contains the limits that let C pass substreams since the last reply. ``was_restored`` tells
+    whether the current command has restored a watermark that the store had lost.
     """
 
     config: JobConfig
@@ -234,6 +392,7 @@ class JobState:
     delays: dict[SubstreamKey, Sketch] = field(default_factory=dict)
     delay_statistics: DelayStatistics = field(default_factory=DelayStatistics)
     ledger: Ledger = field(default_factory=Ledger)
+    frames: FrameLog = field(default_factory=FrameLog)
     total: RowCounts = NO_ROWS
     future_total: int = 0
     diverted_total: int = 0
@@ -248,6 +407,7 @@ class JobState:
     unattended_at_evaluation_ms: int | None = None
     recorded: tuple[int | None, int | None, int | None] = (None, None, None)
     limits_passed: tuple[dict[str, object], ...] = ()
+    was_restored: bool = False
 
     def polls(self, substream: Substream) -> bool:
         """Return whether evaluations poll a substream.

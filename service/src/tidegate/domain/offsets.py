@@ -78,8 +78,14 @@ class CommittedOffsets:
         return sum(known) if known else None
 
 
-def advance(before: CommittedOffsets | None, after: CommittedOffsets, query: str, history: History) -> CommittedOffsets:
-    """Return the offsets after a commit, and record the offsets that its batch has skipped.
+LostOffsets = tuple[Kind, dict[str, int]]
+"""The kind of the record about lost offsets, and their numbers by partition."""
+
+
+def advance(
+    before: CommittedOffsets | None, after: CommittedOffsets, query: str, history: History
+) -> tuple[CommittedOffsets, list[LostOffsets]]:
+    """Return the offsets after a commit, and record and return the offsets that its batch has skipped.
 
     A batch skips offsets if it starts above the end of the batch before: Kafka has deleted their records. If a batch
     ends below its start, the topic was deleted and created again, and Spark skips the records that the new topic
@@ -92,7 +98,7 @@ def advance(before: CommittedOffsets | None, after: CommittedOffsets, query: str
         history: The history of the job.
     """
     if before is not None and after.batch_id <= before.batch_id:
-        return before
+        return before, []
     ends: dict[str, int] = {}
     if before is not None and after.batch_id == before.batch_id + 1:
         ends = dict(zip(before.offsets.partitions, before.offsets.ends, strict=True))
@@ -104,12 +110,14 @@ def advance(before: CommittedOffsets | None, after: CommittedOffsets, query: str
             restarted[partition] = end
         elif start is not None and start > ends.get(partition, start):
             skipped[partition] = start - ends[partition]
-    for kind, found in ((Kind.OFFSETS_SKIPPED, skipped), (Kind.OFFSETS_RESTARTED, restarted)):
-        if found:
-            details = {"count": sum(found.values()), "partitions": list(found)[:NAMES_KEPT]}
-            history.write(after.at_ms, kind, query=query, batch_id=after.batch_id, **details)
+    lost = [
+        (kind, found) for kind, found in ((Kind.OFFSETS_SKIPPED, skipped), (Kind.OFFSETS_RESTARTED, restarted)) if found
+    ]
+    for kind, found in lost:
+        details = {"count": sum(found.values()), "partitions": list(found)[:NAMES_KEPT]}
+        history.write(after.at_ms, kind, query=query, batch_id=after.batch_id, **details)
     earlier = 0 if before is None else before.skipped
-    return replace(after, skipped=earlier + sum(skipped.values()) + sum(restarted.values()))
+    return replace(after, skipped=earlier + sum(skipped.values()) + sum(restarted.values())), lost
 
 
 def _split(partition: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from tidegate.domain.evaluate import (
     query_deadlines,
     state_of,
 )
+from tidegate.domain.frames import FrameCounts, count_frames
 from tidegate.domain.history import History
 from tidegate.domain.job import Hold, JobState, Substream, SubstreamState
 from tidegate.domain.offsets import OffsetsStatus
@@ -31,7 +32,8 @@ class JobSummary:
     ``active`` includes blocked substreams. ``emissions`` is the number of advances of W. ``throttled`` is the number
     of advances of the merged watermark after which the throttle did not move C. ``last_contact_ms`` is the time of the
     last client call; None before the first call. ``limits`` contains the number of times that each limit acted.
-    ``unread_offsets`` and ``skipped_offsets`` are by query, for those whose batches tell their offsets.
+    ``unread_offsets`` and ``skipped_offsets`` are by query, for those whose batches tell their offsets. ``frames`` is
+    None if the job declares no frames.
     """
 
     max_event_time: int | None
@@ -52,6 +54,7 @@ class JobSummary:
     missing_queries: tuple[str, ...]
     unread_offsets: dict[str, int] = field(default_factory=dict)
     skipped_offsets: dict[str, int] = field(default_factory=dict)
+    frames: FrameCounts | None = None
 
 
 def status(job: JobState) -> JobSummary:
@@ -79,6 +82,7 @@ def status(job: JobState) -> JobSummary:
         missing_queries=tuple(sorted(query for query, name in job.substreams if name == PLACEHOLDER)),
         unread_offsets={name: of.unread for name, of in told.items() if of.unread is not None},
         skipped_offsets={name: of.skipped for name, of in told.items()},
+        frames=count_frames(job),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from tidegate import times
-from tidegate.domain.config import DAY_MS
+from tidegate.domain.calendar import DAY_MS
 from tidegate.domain.history import AuditInfo
 from tidegate.domain.results import Effect
 from tidegate.http.problems import Problem

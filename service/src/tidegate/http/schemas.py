@@ -27,6 +27,7 @@ from tidegate.views.types import (
     Offset,
     PartitionNames,
     Request,
+    RowsByFrame,
     RowsByHour,
     SomeNames,
     SubstreamsRequest,
@@ -75,6 +76,12 @@ class RowAccounting(Request):
         description="Rows of the whole batch by hour, in the form of `hours`. Send them if `hours` lacks some rows.",
         examples=[[[377097, 100, 1, 3], [377098, 312, 0, 0]]],
     )
+    frames: RowsByFrame | None = Field(
+        default=None,
+        description="Rows of the whole batch by frame of the job: tuples of a time in the frame, its rows, its updated "
+        "rows and its late rows. Several tuples may be about the same frame. Null: the rows are not counted by frame.",
+        examples=[[[1357549200000, 100, 1, 3], [1357552800000, 312, 0, 0]]],
+    )
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
@@ -84,7 +91,13 @@ class RowAccounting(Request):
             raise FieldError("hours", f"has {entries} entries; the limit is {ENTRIES_KEPT}")
         self._check_hours()
         self._check_all_hours()
+        if not _are_within(self.frames or (), self._total()):
+            raise FieldError("frames", "has more rows (in total, updated or late) than the counts")
         return self
+
+    def _total(self) -> tuple[int, ...]:
+        """Return the numbers of on-time, updated and late rows of the batch."""
+        return tuple(map(sum, zip(*self._classified(), strict=True))) or (0, 0, 0)
 
     def _classified(self) -> list[tuple[int, int, int]]:
         """Return the numbers of on-time, updated and late rows of each substream."""
@@ -99,8 +112,7 @@ class RowAccounting(Request):
                 raise FieldError("hours", f"has more rows of {name} (in total, updated or late) than its counts")
 
     def _check_all_hours(self) -> None:
-        total = tuple(map(sum, zip(*self._classified(), strict=True))) or (0, 0, 0)
-        if not _are_within(self.all_hours or (), total):
+        if not _are_within(self.all_hours or (), self._total()):
             raise FieldError("all_hours", "has more rows (in total, updated or late) than the counts")
         if not self.all_hours:
             return
@@ -117,7 +129,12 @@ class RowAccounting(Request):
         counts = tuple(RowCounts(*row) for row in zip(*columns, strict=True))
         hours = tuple(tuple(rows or ()) for rows in self.hours or ())
         return BatchAccounting(
-            tuple(self.substreams), counts, self.late_disposition, hours, tuple(self.all_hours or ())
+            tuple(self.substreams),
+            counts,
+            self.late_disposition,
+            hours,
+            tuple(self.all_hours or ()),
+            None if self.frames is None else tuple(self.frames),
         )
 
 

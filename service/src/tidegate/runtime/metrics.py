@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
+from itertools import accumulate
 from types import TracebackType
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
@@ -15,6 +16,7 @@ from redis.exceptions import RedisError
 
 from tidegate import __version__
 from tidegate.domain.config import LIMITS
+from tidegate.domain.frames import DELAYS_MS
 from tidegate.domain.views import SubstreamStatus
 from tidegate.store.functions import ServerState
 from tidegate.store.replies import Status
@@ -140,6 +142,7 @@ class _Command:
 
 
 MS = 1000
+FRAME_STATES = ("complete", "complete_with_exclusions", "empty", "corrected")
 Value = Callable[[Status], float | None]
 Kind = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
@@ -161,6 +164,10 @@ _GAUGES: dict[str, tuple[str, Value]] = {
     "open_batches": ("Open batches", lambda s: s.summary.open_batches),
     "holds": ("Holds by operators", lambda s: len(s.summary.holds)),
     "missing_queries": ("Expected queries without substreams", lambda s: len(s.summary.missing_queries)),
+    "open_frames": (
+        "Frames that have begun and are not finished",
+        lambda s: None if s.summary.frames is None else s.summary.frames.open,
+    ),
     "complete": ("1 after the end of input", lambda s: int(s.state.complete)),
     "max_lag_seconds": (
         "Watermark lag above which the health of the job is lagging",
@@ -204,6 +211,12 @@ _BY_LABEL: dict[str, tuple[Kind, str, str, Callable[[Status], Mapping[str, float
         "Offsets of Kafka that were never read, by query",
         "query",
         lambda s: s.summary.skipped_offsets,
+    ),
+    "frames": (
+        CounterMetricFamily,
+        "Frames that were finished, by state, and corrections of finished frames",
+        "state",
+        lambda s: {} if s.summary.frames is None else dict.fromkeys(FRAME_STATES, 0) | s.summary.frames.finished,
     ),
     "rows": (CounterMetricFamily, "Committed rows", "class", lambda s: asdict(s.summary.counts)),
 }
@@ -252,8 +265,25 @@ def job_metrics(statuses: Mapping[str, Status] | None, unreadable: int, stale_af
     for name, (kind, help_text, label, counts) in _BY_LABEL.items():
         labelled = [([job, of], number) for job, status in statuses.items() for of, number in counts(status).items()]
         yield _family(kind, name, help_text, [label], labelled)
+    yield _frame_delays(statuses)
     healths = [([job, s.health(stale_after_ms)], 1) for job, s in statuses.items()]
     yield _family(GaugeMetricFamily, "health", "1 for the current health of the job", ["health"], healths)
+
+
+def _frame_delays(statuses: Mapping[str, Status]) -> Metric:
+    """Return the delays of frames, from their end to the time at which they were finished."""
+    family = HistogramMetricFamily(
+        "tidegate_job_frame_delay_seconds",
+        "Time from the end of a frame until it was finished",
+        labels=["job_name"],
+    )
+    bounds = [*(str(bound_ms / MS) for bound_ms in DELAYS_MS), "+Inf"]
+    for job, status in statuses.items():
+        if status.summary.frames is not None:
+            counts = accumulate(status.summary.frames.delays)
+            buckets = [(bound, float(count)) for bound, count in zip(bounds, counts, strict=True)]
+            family.add_metric([job], buckets, status.summary.frames.delay_sum_ms / MS)
+    return family
 
 
 def _family(

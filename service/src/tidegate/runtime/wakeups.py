@@ -20,6 +20,7 @@ from tidegate.domain.results import JobWatermark
 from tidegate.runtime.feed import POLL_S, RETRY_S, Feed, Goal, Step
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import WAKE
+from tidegate.store.replies import FramesReply
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,29 @@ class WakeUps:
                 reached = waiter.result() if waiter.done() else None
             answer = reached or await self._store.read_watermark(job)
         return answer
+
+    async def wait_for_frame(
+        self, job: str, at: int, timeout_s: float, before_wait: Callable[[], None] = lambda: None
+    ) -> FramesReply:
+        """Return the frame that contains a time when it is not open, or after ``timeout_s`` seconds.
+
+        Raises:
+            JobNotFound, JobDeleted, TooManyWaiting: As :meth:`wait`.
+        """
+        deadline = time.monotonic() + min(timeout_s, self._max_wait_s)
+        while True:
+            found = await self._store.reads.frame(job, at)
+            left_s = deadline - time.monotonic()
+            if not found.frames or found.frames[0].state != "open" or left_s <= 0 or self.closing:
+                return found
+            goal = Goal(found.frames[0].end)
+            if not goal.reached_by(found.state):
+                await self.wait(job, goal, left_s, before_wait)
+                continue
+            # Frames without rows wait for evidence, and records about frames follow the watermark.
+            with self._feed(job) as feed, feed.expect(None) as waiter:
+                before_wait()
+                await asyncio.wait([waiter], timeout=min(left_s, POLL_S))
 
     async def follow(
         self, job: str, known: str | None, pause_s: float, quota: AbstractContextManager[None]

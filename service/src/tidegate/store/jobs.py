@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from tidegate.domain.batches import DEFAULTS, PINNED_WATERMARKS_KEPT, BeginOptions, CaughtUp
+from tidegate.domain.calendar import Frames
 from tidegate.domain.config import JobConfig, Throttle
 from tidegate.domain.errors import DomainError
 from tidegate.domain.history import NO_AUDIT, AuditInfo
@@ -503,11 +504,28 @@ def compile_config(config: JobConfig) -> str:
             ),
         ],
         "throttle": _compiled(config.throttle),
+        "frames": None if config.frames is None else _compiled_frames(config.frames),
         "expected_queries": list(config.expected_queries),
         **{name: getattr(config, name) for name in declarations(config) if name not in UNUSED},
         "freezes_idle": config.freezes_idle or None,
     }
     return json.dumps({name: value for name, value in compiled.items() if value is not None})
+
+
+def _compiled_frames(frames: Frames) -> dict[str, Any]:
+    compiled: dict[str, Any] = {
+        "every": frames.every if frames.is_calendar else frames.length,
+        "offset_ms": frames.offset_ms,
+        "correction_delay_ms": frames.correction_delay_ms,
+        "declared": " ".join(map(str, frames.identity)),
+    }
+    if frames.is_calendar:
+        compiled |= {"offsets": frames.zone.offsets, "changes": frames.zone.changes}
+    if isinstance(frames.every, str):
+        compiled["unit"] = frames.every
+    if frames.time_zone is not None:
+        compiled["time_zone"] = frames.time_zone
+    return compiled
 
 
 def _compiled(strategy: Policy | Throttle) -> dict[str, Any]:

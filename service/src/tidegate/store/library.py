@@ -13,11 +13,14 @@ from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from tidegate.domain import batches, completeness, history, policies
+from tidegate.domain import batches, completeness, frames, history, policies
 from tidegate.domain.config import LIMITS, POLICY_LIMITS
 from tidegate.store.keyspace import SCHEMA, SCHEMA_IN_STEPS, TOMBSTONE_KEPT_MS, lua_keys
 
-READS = ("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution", "staged")
+READS = (
+    *("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution", "staged"),
+    "frames",
+)
 PREFIX = "tidegate_"
 
 CALL = "call"
@@ -71,6 +74,14 @@ CONSTANTS = {
     "HOURS_KEPT": completeness.HOURS_KEPT,
     "ENTRIES_KEPT": completeness.ENTRIES_KEPT,
     "PINNED_WATERMARKS_KEPT": batches.PINNED_WATERMARKS_KEPT,
+    **{
+        name: getattr(frames, name)
+        for name in (
+            *("FRAME_RECORDS_KEPT", "FRAME_RECORDS_KEPT_MS", "FRAMES_COUNTED", "GENERATIONS_KEPT"),
+            *("FINISHED_AT_ONCE", "LOSSES_KEPT", "DELAYS_MS", "MOST_MEASURED", "WRITING_KEPT"),
+            *("HEARD_MS", "RESTORED"),
+        )
+    },
     "TOMBSTONE_KEPT_MS": TOMBSTONE_KEPT_MS,
     "SAMPLE_INTERVALS_MS": tuple(history.SAMPLES_KEPT),
     "SAMPLES_KEPT": tuple(history.SAMPLES_KEPT.values()),

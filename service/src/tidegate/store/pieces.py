@@ -193,18 +193,22 @@ def accounting_pieces(query: str, given: BatchAccounting | None) -> Pieces:
     """Return the accounting of a batch in pieces."""
     accounting = _accounting(query, given)
     members, counts, hours = accounting["members"], accounting["counts"], accounting["hours"]
-    pieces = Pieces(size=len(members), others={"disposition": given.late_disposition if given else ""})
+    uncounted = given is None or (given.frames is None and bool(given.substreams))
+    others = {"disposition": given.late_disposition if given else "", "uncounted": uncounted}
+    pieces = Pieces(size=len(members), others=others)
     of_members = [
         {"members": of["members"], "counts": {name: column for name, column in of.items() if name != "members"}}
         for of in cut({"members": members, **counts})
     ]
     of_job = cut({"hours_of_job": accounting["hours_of_job"]})
     of_hours = [_with_members(members, of) for of in _cut_hours(hours)]
-    if len(of_members) == len(of_job) == len(of_hours) == 1:
+    of_frames = cut({"frames": accounting["frames"]})
+    if len(of_members) == len(of_job) == len(of_hours) == len(of_frames) == 1:
         pieces.ranges = pieces.add(members=[accounting])
         return pieces
-    none: Columns = {"members": [], "counts": {}, "hours_of_job": [], "hours": dict.fromkeys(hours, ())}
-    pieces.ranges = pieces.add(members=[{**none, **part} for part in (*of_members, *of_job, *of_hours)])
+    none: Columns = {"members": [], "counts": {}, "hours_of_job": [], "hours": dict.fromkeys(hours, ()), "frames": []}
+    parts = (*of_members, *of_job, *of_hours, *of_frames)
+    pieces.ranges = pieces.add(members=[{**none, **part} for part in parts])
     return pieces
 
 
@@ -242,6 +246,11 @@ def _accounting(query: str, accounting: BatchAccounting | None) -> dict[str, Any
             "updated": updated if any(updated) else (),
             "late": late if any(late) else (),
         },
+        "frames": [
+            {"time": time, "rows": str(of_rows), "updated": str(of_updated), "late": str(of_late)}
+            for time, (of_rows, of_updated, of_late) in sum_by_hour(accounting.frames or ()).items()
+            if of_rows
+        ],
     }
 
 

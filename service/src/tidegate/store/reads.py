@@ -20,6 +20,7 @@ from tidegate.store.keyspace import Keyspace
 from tidegate.store.replies import (
     Delays,
     Distribution,
+    FramesReply,
     HistoryReply,
     JobPageReply,
     JobPageRequest,
@@ -178,6 +179,18 @@ class JobReads:
             if len(found) >= most or len(part.records) < at_once:
                 return replace(part, records=found[:most])
             end = f"({part.records[-1][0]}"
+
+    async def frames(
+        self, job: str, first: int | None = None, last: int | None = None, most: int = 100, now_ms: int | None = None
+    ) -> FramesReply:
+        """Return at most ``most`` frames from that of ``first`` to that of ``last`` (None: no bound), latest first."""
+        return FramesReply.of(await self._functions.run("frames", job, now_ms, first=first, last=last, most=most))
+
+    async def frame(self, job: str, time: int, now_ms: int | None = None) -> FramesReply:
+        """Return the frame that contains a time, also if it has not begun; no frame if it is before the first one."""
+        return FramesReply.of(
+            await self._functions.run("frames", job, now_ms, first=time, last=time, most=1, is_any=True)
+        )
 
     async def late(self, job: str, key: SubstreamKey | None = None, now_ms: int | None = None) -> LateReply:
         """Return the late rows of a job or a substream. The substream may be unknown."""

@@ -10,8 +10,19 @@ from typing import Any, Self, TypeVar, cast
 from tidegate.domain.completeness import DelayStatistics, Entry, HourCounts, RowCounts, Sketch
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import StateDamaged
+from tidegate.domain.frames import FrameBounds, FrameCounts, FrameStatus, frame_status
 from tidegate.domain.history import LISTS, NUMBERS, Record, Sample
-from tidegate.domain.job import Hold, JobState, Query, Substream
+from tidegate.domain.job import (
+    ExcludedSubstream,
+    Exclusion,
+    FrameGeneration,
+    FrameRecord,
+    Hold,
+    JobState,
+    Query,
+    QueryBatch,
+    Substream,
+)
 from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, OffsetsStatus
 from tidegate.domain.policies import Moment, PolicyState, TimestampHistory
 from tidegate.domain.results import Begun, Effect, Holder, HoldReason, JobWatermark
@@ -78,9 +89,18 @@ def summary(reply: Reply) -> JobSummary:
         limits=map_of(reply["limits"]),
         unread_offsets=map_of(reply.get("unread_offsets", {})),
         skipped_offsets=map_of(reply.get("skipped_offsets", {})),
+        frames=_frame_counts(reply.get("frames")),
         holds=tuple(sorted(map(hold, reply["holds"]), key=attrgetter("hold"))),
         missing_queries=tuple(sorted(reply["missing_queries"])),
     )
+
+
+def _frame_counts(found: Any) -> FrameCounts | None:
+    if found is None:
+        return None
+    of = map_of(found)
+    finished = {str(name): int(count) for name, count in map_of(of["finished"]).items() if count}
+    return FrameCounts(finished, of["open"], tuple(map(int, of["delays"])), int(of["delay_sum_ms"]))
 
 
 def substream_key(member: str) -> SubstreamKey:
@@ -242,6 +262,75 @@ class Distribution:
         if "width" not in reply:
             return None
         return cls(reply["width"], reply["start"], reply["active"], reply["others"], reply["earlier"])
+
+
+def _excluded(found: Any) -> Exclusion:
+    of = map_of(found)
+    named = tuple(row_of(ExcludedSubstream, map_of(each)) for each in of["substreams"])
+    return row_of(Exclusion, of, substreams=named, partitions=tuple(of["partitions"]))
+
+
+def _frame_record(found: Any) -> FrameRecord:
+    of = map_of(found)
+    return row_of(
+        FrameRecord,
+        of,
+        exclusions=tuple(map(_excluded, of["exclusions"])),
+        silent=None if of.get("silent") is None else _excluded(of["silent"]),
+        queries=tuple(row_of(QueryBatch, map_of(each)) for each in of["queries"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FramesReply:
+    """Frames of a job, latest first.
+
+    Attributes:
+        is_declared: Whether the job declares frames.
+        frames: The frames.
+        next: End of the frames before these; None if there are no more frames.
+        totals: Numbers of finished frames by state, and of generations after the first (``corrected``).
+        unfinished: Start of the first frame that is not finished; None if the job has no frames yet.
+    """
+
+    state: JobWatermark
+    is_declared: bool
+    frames: list[FrameStatus]
+    next: int | None
+    totals: dict[str, int]
+    unfinished: int | None
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the frames in a reply."""
+        records = [*map(_frame_record, reply["records"])]
+        frames = [_frame(map_of(each), records, reply.get("uncounted_up_to")) for each in reply["frames"]]
+        return cls(
+            watermark_state(reply),
+            bool(reply["declared"]),
+            frames,
+            reply.get("next"),
+            map_of(reply["totals"]),
+            reply.get("unfinished"),
+        )
+
+
+def _frame(of: Reply, records: Sequence[FrameRecord], uncounted_up_to: int | None) -> FrameStatus:
+    generations = [
+        FrameGeneration(each["generation"], each["at_ms"], each["reason"], row_of(HourCounts, each))
+        for each in map(map_of, of["generations"])
+    ]
+    changes = None if of.get("added") is None else (of["changes_due_ms"], row_of(HourCounts, map_of(of["added"])))
+    return frame_status(
+        of["start"],
+        of["end"],
+        of["state"],
+        records[of["record"] - 1] if of.get("record") else None,
+        row_of(HourCounts, map_of(of["rows"])),
+        generations,
+        changes,
+        uncounted_up_to,
+    )
 
 
 def committed_offsets(row: Reply) -> CommittedOffsets:
@@ -424,6 +513,11 @@ class Snapshot:
     def state(self) -> JobWatermark:
         """The watermark of the job."""
         return watermark_state(self.reply)
+
+    @property
+    def frame(self) -> FrameBounds | None:
+        """The first frame that is not finished; None if the job has no frames, or is complete."""
+        return row_of(FrameBounds, map_of(self.reply["frame"])) if "frame" in self.reply else None
 
     def job(self, config: JobConfig) -> JobState:
         """Return the state of the job under its parsed configuration."""

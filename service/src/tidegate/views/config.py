@@ -9,6 +9,7 @@ from pydantic import Field, GetCoreSchemaHandler, PrivateAttr, ValidationError, 
 from pydantic_core import CoreSchema
 
 from tidegate.domain import config as domain
+from tidegate.domain.calendar import Frames
 from tidegate.domain.config import THROTTLES, NoThrottle, Throttle
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.policies import POLICIES, Policy
@@ -96,6 +97,30 @@ class OverrideDocument(Request):
     policy: AnyPolicy = Field(description="Policy of these substreams.")
 
 
+@_component("FramesDeclaration", **_numbers(Frames))
+class FramesDocument(Request):
+    """The frames of a job: intervals of event time, of which the coordinator records whether they are complete."""
+
+    every: Literal["hour", "day", "month"] | Annotated[int, Field(strict=True, ge=1, le=EXACT_DOUBLE.highest)] = Field(
+        description="Length of a frame: `hour`, `day`, `month`, or a number of milliseconds.", examples=["hour"]
+    )
+    time_zone: Text | None = Field(
+        default=None,
+        min_length=1,
+        max_length=64,
+        description="Name of the time zone of days and months, as in the IANA database. Null: UTC.",
+        examples=["America/New_York"],
+    )
+
+    def build(self) -> Frames:
+        """Return the declaration.
+
+        Raises:
+            InvalidConfig: If its parameters contradict each other, or the time zone is unknown.
+        """
+        return Frames(**self.model_dump())
+
+
 @_component("JobConfig", **_numbers(domain.JobConfig))
 class ConfigDocument(Request):
     """The complete configuration of a job.
@@ -124,6 +149,13 @@ class ConfigDocument(Request):
         examples=[["departures"]],
     )
 
+    frames: FramesDocument | None = Field(
+        default=None,
+        description="Frames of the job. Null: no frames. A change of `every`, `offset_ms` or `time_zone` starts new "
+        "frames.",
+        examples=[{"every": "hour"}],
+    )
+
     _config: domain.JobConfig = PrivateAttr()
 
     @model_validator(mode="after")
@@ -133,6 +165,7 @@ class ConfigDocument(Request):
             throttle=self.throttle.build(),
             overrides=tuple(domain.Override(each.substreams, each.policy.build()) for each in self.overrides),
             expected_queries=tuple(self.expected_queries),
+            frames=None if self.frames is None else self.frames.build(),
             **{name: getattr(self, name) for name in declarations(domain.JobConfig)},
         )
         return self

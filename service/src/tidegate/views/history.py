@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field
 
+from tidegate.domain.frames import FrameState
 from tidegate.domain.history import MOVEMENTS, RECORDS_KEPT, Kind, Record
 from tidegate.store.replies import HistoryReply, order
 from tidegate.views.reader import Reader
@@ -31,7 +32,8 @@ _KINDS = (
     "again. `restarted`: substreams start again, because their partitions are new. `ended`: substreams are done, "
     "because their source no longer has their partitions. `watermark_restored`: a token restored a watermark that the "
     "store had lost. `unattended`: no coordinator ran for some time, which does not count towards `idle_timeout_ms`. "
-    "`hold_expired`: a hold expired. `action`: an operator or client acted."
+    "`hold_expired`: a hold expired. `frame`: frames were finished, or rows have changed a finished frame. `frames`: "
+    "the declaration of the frames changed. `action`: an operator or client acted."
 )
 
 
@@ -90,7 +92,9 @@ class HistoryRecord(Answer):
     )
     limit: str | None = Field(default=None, description="Limit that acted.", examples=["idle_timeout_ms"])
     count: int | None = Field(
-        default=None, description="Number of affected substreams, or of skipped offsets.", examples=[1]
+        default=None,
+        description="Number of affected substreams, of skipped offsets, or of finished frames.",
+        examples=[1],
     )
     substreams: list[str] | None = Field(
         default=None,
@@ -112,9 +116,30 @@ class HistoryRecord(Answer):
     )
     at_most: int | None = Field(default=None, description="Value of the hold.", examples=[1357552800000])
     up_to: int | None = Field(default=None, description="Requested end of the input.", examples=[1357603200000])
+    start: int | None = Field(default=None, description="Start of the first frame.", examples=[1357552800000])
+    end: int | None = Field(default=None, description="End of the last frame.", examples=[1357556400000])
+    empty: int | None = Field(default=None, description="Number of finished frames without rows.", examples=[3])
+    generation: int | None = Field(default=None, description="Generation of the frames.", examples=[1])
+    state: FrameState | None = Field(
+        default=None,
+        description="State of the frames. If there are several: `complete_with_exclusions` if something was excluded "
+        "from any of them, or `complete` if any of them has rows.",
+        examples=["complete"],
+    )
+    on_time: int | None = Field(default=None, description="On-time rows that the generation adds.", examples=[0])
+    updated: int | None = Field(default=None, description="Updated rows that the generation adds.", examples=[0])
+    dropped: int | None = Field(default=None, description="Dropped rows that the generation adds.", examples=[0])
+    diverted: int | None = Field(default=None, description="Diverted rows that the generation adds.", examples=[4])
+    every: str | None = Field(default=None, description="Declared length of the frames.", examples=["day"])
+    offset_ms: int | None = Field(default=None, description="Declared offset of the frames.", examples=[0])
+    time_zone: str | None = Field(
+        default=None, description="Declared time zone of the frames.", examples=["America/New_York"]
+    )
     actor: str | None = Field(default=None, description="Name of the actor's key.", examples=["operations"])
     reason: str | None = Field(
-        default=None, description="Reason stated by the actor.", examples=["Closed for the winter"]
+        default=None,
+        description="Reason stated by the actor, or reason of a generation that is not the first.",
+        examples=["Closed for the winter"],
     )
 
     @classmethod

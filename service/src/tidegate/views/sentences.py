@@ -49,8 +49,26 @@ KIND_NAMES: Mapping[Kind, str] = {
     Kind.WATERMARK_RESTORED: "watermark restored",
     Kind.UNATTENDED: "unattended time",
     Kind.HOLD_EXPIRED: "hold expired",
+    Kind.FRAME: "frame",
+    Kind.FRAMES: "frames declared",
     Kind.ACTION: "action",
 }
+
+FRAME_STATES = {
+    "open": "open",
+    "complete": "complete",
+    "complete_with_exclusions": "complete with exclusions",
+    "empty": "empty",
+}
+
+FRAME_REASONS = {
+    "rows": "later rows",
+    "reset": "the job was reset",
+    "config": "the frames changed",
+    "watermark_restored": "a token restored the watermark",
+}
+
+ROWS_OF_FRAME = ("on_time", "updated", "dropped", "diverted")
 
 HOLDERS_NAMED = 2
 """Number of holders that the description of a run of movements names."""
@@ -166,6 +184,10 @@ def holder_over_time(held_by: Mapping[str, Any]) -> list[Fragment]:
 
 def record_details(record: Mapping[str, Any]) -> list[Fragment]:
     """Return the details of a history record, without its time and kind."""
+    if record["kind"] == Kind.FRAME:
+        return _joined(_frame_details(record))
+    if record["kind"] == Kind.FRAMES:
+        return _joined(_declaration_details(record))
     parts = _movement_details(record) if record["kind"] in MOVEMENTS else _event_details(record)
     if record.get("actor"):
         parts.append(["by ", Name(record["actor"])])
@@ -188,6 +210,41 @@ def written_sentence(job: Mapping[str, Any]) -> list[Fragment]:
         Time(job["watermark"]),
         ".",
     ]
+
+
+def frame_sentence(frame: Mapping[str, Any]) -> list[Fragment]:
+    """Return a sentence about the state and the rows of a frame."""
+    rows = frame["rows"]
+    counts = [f"{rows[name]:,} {name.replace('_', ' ')}" for name in ROWS_OF_FRAME if rows[name]]
+    more = [f"generation {frame['generation']}"] if frame["generation"] is not None and frame["generation"] > 1 else []
+    known = [*more, *(["at least " + counts[0], *counts[1:]] if counts and frame["uncounted"] else counts)]
+    start: list[Fragment] = ["The frame from ", Time(frame["start"]), " to ", Time(frame["end"]), " is "]
+    return [*start, FRAME_STATES[frame["state"]], *([f": {', '.join(known)}"] if known else []), "."]
+
+
+def waiting_frame_sentence(explanation: Mapping[str, Any]) -> list[Fragment]:
+    """Return a sentence about the first frame that is not finished, and what it waits for.
+
+    Args:
+        explanation: Members of an ``Explanation`` with a frame.
+    """
+    frame, held_by, watermark = explanation["frame"], explanation["held_by"], explanation["watermark"]
+    start: list[Fragment] = ["The frame from ", Time(frame["start"]), " to ", Time(frame["end"]), " waits for "]
+    if watermark is not None and watermark >= frame["end"] and explanation["written_held_by"] is not None:
+        return [*start, "the results of ", Name(explanation["written_held_by"]), "."]
+    return [*start, *(["later event times"] if held_by is None else holder(held_by)), "."]
+
+
+def exclusion_text(exclusion: Mapping[str, Any]) -> str:
+    """Return what did not count when a watermark passed the end of a frame, and why."""
+    count, reason = exclusion["count"], exclusion["reason"]
+    if exclusion["partitions"]:
+        return f"{count:,} offsets of {', '.join(exclusion['partitions'])} ({reason})"
+    if exclusion["batch_id"] is not None:
+        return f"batch {exclusion['batch_id']} of {exclusion['query']} ({reason})"
+    names = [each["substream"].removeprefix("/").removesuffix("/") for each in exclusion["substreams"]]
+    more = f" and {count - len(names):,} more" if count > len(names) else ""
+    return f"{', '.join(names)}{more} ({reason})"
 
 
 def group_title(group: Sequence[Mapping[str, Any]]) -> str:
@@ -255,6 +312,29 @@ def _movement_details(record: Mapping[str, Any]) -> list[list[Fragment]]:
     if record.get("held_by"):
         parts.append(["held by ", *holder({**record, "reason": record["held_by"]})])
     return parts + [[f"{limit['limit']} passed {limit['count']}"] for limit in record.get("limits") or ()]
+
+
+def _frame_details(record: Mapping[str, Any]) -> list[list[Fragment]]:
+    parts: list[list[Fragment]] = [[Time(record["start"]), " to ", Time(record["end"])]]
+    if record["count"] > 1:
+        empty = f", {record['empty']:,} of them empty" if record.get("empty") else ""
+        parts.append([f"{record['count']:,} frames{empty}"])
+    parts.append([FRAME_STATES[record["state"]]])
+    if record["generation"] > 1 or record.get("reason"):
+        reason = record.get("reason", "")
+        parts.append([f"generation {record['generation']} ({FRAME_REASONS.get(reason, reason)})"])
+    parts += [[f"{record[name]:,} {name.replace('_', ' ')}"] for name in ROWS_OF_FRAME if record.get(name)]
+    return parts
+
+
+def _declaration_details(record: Mapping[str, Any]) -> list[list[Fragment]]:
+    every = record["every"]
+    parts: list[list[Fragment]] = [[f"every {every}" if every.isalpha() else f"every {format_duration(int(every))}"]]
+    if record.get("offset_ms"):
+        parts.append([f"offset {format_duration(record['offset_ms'])}"])
+    if record.get("time_zone"):
+        parts.append(["time zone ", Name(record["time_zone"])])
+    return parts
 
 
 def _group_holders(group: Sequence[Mapping[str, Any]]) -> list[list[Fragment]]:

@@ -6,6 +6,7 @@ from pydantic import Field, ValidationError
 
 from tidegate.domain.completeness import RowCounts
 from tidegate.domain.errors import StateDamaged
+from tidegate.domain.frames import FrameBounds
 from tidegate.domain.job import Hold
 from tidegate.domain.offsets import OffsetsStatus
 from tidegate.domain.views import ExplainedHolder, Health, explain
@@ -156,6 +157,10 @@ class Explanation(WatermarkState):
         "not told their offsets are absent.",
         examples=[{}],
     )
+    frame: FrameBounds | None = Field(
+        description="The first frame that is not finished. Null if the job declares no frames, has no watermark yet, "
+        "or is complete."
+    )
     next_step: int | None = Field(
         description="Value that the merged watermark must reach before the coalesced watermark moves. Null if any "
         "advance moves it.",
@@ -185,5 +190,6 @@ def explanation_of(reader: Reader, job: str, snapshot: Snapshot, most: int) -> E
             for name in dict.fromkeys(holder.query for holder in explanation.holders)
             if name in state.queries and (status := OffsetsStatus.of(state.queries[name].offsets))
         },
+        frame=snapshot.frame,
         next_step=explanation.next_step,
     )

@@ -56,6 +56,9 @@ Hour = Annotated[int, Field(strict=True, ge=EXACT_DOUBLE.lowest // HOUR, le=EXAC
 RowsByHour = Annotated[list[tuple[Hour, Count, Count, Count]], Field(max_length=ENTRIES_KEPT, fail_fast=True)]
 """Tuples of an hour, its rows, its updated rows and its late rows."""
 
+RowsByFrame = Annotated[list[tuple[EventTime, Count, Count, Count]], Field(max_length=MAX_NAMES, fail_fast=True)]
+"""Tuples of a time in a frame, and the frame's rows, updated rows and late rows."""
+
 WaitMs = Annotated[int, Field(strict=True, ge=0, le=366 * 24 * 3_600_000)]
 """Time in milliseconds for which a client waited: at most 366 days."""
 

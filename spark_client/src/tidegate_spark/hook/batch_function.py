@@ -37,7 +37,7 @@ from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchOffsets
-from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.fold import Fold, slot_of
 from tidegate_spark.protocol.reporter import Reporter
 from tidegate_spark.protocol.reports import SUBSTREAMS_PER_CALL
 from tidegate_spark.protocol.retry import RetryPolicy
@@ -137,7 +137,8 @@ class BatchFunction:
                 unpersist(df)
         answer = self.session.run(protocol.commit(opened, fold))
         written = after_commit(None if answer is None else answer["coalesced_watermark"])
-        self.session.run(protocol.wrote(written, batch_id, is_reachable=answer is not None))
+        has_updated = fold.count("updated") > 0
+        self.session.run(protocol.wrote(written, batch_id, answer is not None, has_updated))
         self._warn(rows, answer)
         self._announce_commit(self._committed(opened.batch, fold, answer, time.monotonic() - began))
 
@@ -170,11 +171,11 @@ class BatchFunction:
 
     def _fold(self, df: DataFrame, classifier: RowClassifier, opened: OpenBatch) -> Fold:
         """Fold the batch, and stage the fold unless the batch continues without the coordinator."""
-        delays = self._delays()
+        delays, slot = self._delays(), slot_of(self.session.protocol.registration.config)
         found = None
         if self._starts_plain and delays is None:
-            found = self._fold_by(PlainFold(self.columns, classifier), df, opened)
-        found = found or self._fold_by(FullFold(self.columns, classifier, delays), df, opened)
+            found = self._fold_by(PlainFold(self.columns, classifier, slot), df, opened)
+        found = found or self._fold_by(FullFold(self.columns, classifier, slot, delays), df, opened)
         assert found is not None, "the full fold counts every row"
         fold, reported = found
         self._starts_plain = not (fold.count("late") or fold.count("updated") or fold.count("future"))

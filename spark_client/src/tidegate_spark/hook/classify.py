@@ -23,7 +23,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate_spark.frame import Frame
-from tidegate_spark.protocol.fold import HOUR, LateDisposition
+from tidegate_spark.protocol.fold import LateDisposition
 
 HIGHEST = 2**53 - 1
 LOWEST = -HIGHEST
@@ -133,6 +133,6 @@ def credible(time: str, latest: str) -> str:
     return f"CASE WHEN {time} >= {LOWEST}L AND {time} <= {latest} THEN {time} END"
 
 
-def hour_of(time: str, latest: str) -> str:
-    """Return the hour of an event time; null if the event time is not credible."""
-    return f"CASE WHEN ({credible(time, latest)}) IS NOT NULL THEN ({time} - pmod({time}, {HOUR}L)) div {HOUR}L END"
+def slot_number(time: str, slot: int) -> str:
+    """Return the number of the slot of an event time: the time divided by the length of a slot, rounded down."""
+    return f"({time} - pmod({time}, {slot}L)) div {slot}L"

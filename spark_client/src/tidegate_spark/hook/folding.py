@@ -28,17 +28,29 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidegate_spark.columns import Columns, whole_times
-from tidegate_spark.hook.classify import RowClassifier, credible, hour_of, is_future, is_late, is_updated
+from tidegate_spark.hook.classify import LOWEST, RowClassifier, credible, is_future, is_late, is_updated, slot_number
 from tidegate_spark.hook.delays import DelayMeasurement
-from tidegate_spark.protocol.fold import CLASSES, HOURS_PER_COMMIT, Fold, hours_between, merge_hours, spread
+from tidegate_spark.protocol.fold import (
+    CLASSES,
+    HOUR,
+    HOURS_PER_COMMIT,
+    Fold,
+    hours_between,
+    hours_of,
+    merge_hours,
+    spread,
+)
 from tidegate_spark.protocol.reporter import Reporter
 from tidegate_spark.protocol.reports import reports_of
 from tidegate_spark.spark_session import ADAPTIVE, SHUFFLE_PARTITIONS, setting, to_arrow
 from tidegate_spark.substreams import WHOLE, name_of
 
 Mode = Literal["auto", "executor", "driver"]
-Folded = dict[str, list[Any]]
-"""The columns of a fold, by name."""
+Folded = dict[str, Any]
+"""The columns of a fold, by name, and the length of its slots."""
+
+NUMBER = "slot_number"
+"""Column with the number of a slot."""
 
 _MEASURES = ("max_event_time", "rows", *CLASSES)
 _POSTED = pa.schema(
@@ -55,10 +67,16 @@ class FoldMethod(ABC):
 
     columns: Columns
     classifier: RowClassifier
+    slot: int | None = None
+    """Length of the slots by which rows are counted; None if the job declares no frames."""
 
     @abstractmethod
     def aggregate(self, df: DataFrame) -> DataFrame:
         """Return the aggregate by substream. Its first columns are the keys of the substreams."""
+
+    def aggregate_for_driver(self, df: DataFrame) -> DataFrame:
+        """Return an aggregate that may have several rows of a substream, each with the number of its slot."""
+        return self.aggregate(df)
 
     def judge(self, folded: Folded) -> list[bool]:
         """Add the counts by class, unless the aggregate has them. Return for each row whether its counts are known."""
@@ -72,8 +90,11 @@ class FoldMethod(ABC):
 class PlainFold(FoldMethod):
     """The fold that tests no row and measures no delays."""
 
-    def aggregate(self, df: DataFrame) -> DataFrame:
-        """Return the aggregate by substream. All batches have the same plan, so Spark compiles it once."""
+    def aggregate_for_driver(self, df: DataFrame) -> DataFrame:
+        """Return the aggregate by substream, and by slot if the rows are counted by slot.
+
+        All batches have the same plan, so Spark compiles it once.
+        """
         time = self.columns.raw_time()
         measures = (
             f"max({time}) AS max_event_time",
@@ -81,7 +102,27 @@ class PlainFold(FoldMethod):
             "count(1) AS rows",
             f"count({time}) AS timed",
         )
-        return df.groupBy(*map(F.expr, _named_keys(self.columns))).agg(*map(F.expr, measures))
+        keys = _named_keys(self.columns)
+        if self.slot is None:
+            return df.groupBy(*map(F.expr, keys)).agg(*map(F.expr, measures))
+        whole = self.columns.time(df)
+        slot = f"CASE WHEN {whole} >= {LOWEST}L THEN {slot_number(whole, self.slot)} END AS {NUMBER}"
+        return df.groupBy(*map(F.expr, (*keys, slot))).agg(*map(F.expr, measures))
+
+    def aggregate(self, df: DataFrame) -> DataFrame:
+        """Return the aggregate by substream. With slots, the rows by slot are merged after another shuffle."""
+        by_slot = self.aggregate_for_driver(df)
+        if self.slot is None:
+            return by_slot
+        merged = (
+            "max(max_event_time) AS max_event_time",
+            "min(min_event_time) AS min_event_time",
+            "coalesce(sum(rows), 0L) AS rows",  # without keys, an aggregate has a row even without input
+            "coalesce(sum(timed), 0L) AS timed",
+            f"collect_list(CASE WHEN {NUMBER} IS NOT NULL THEN array({NUMBER}, timed, 0L, 0L) END) AS hours",
+        )
+        names = [_key(index) for index in range(len(self.columns.keys()))]
+        return by_slot.groupBy(*names).agg(*map(F.expr, merged))
 
     def judge(self, folded: Folded) -> list[bool]:
         """Add the counts by class. The counts are known for substreams whose rows are all on time."""
@@ -93,6 +134,10 @@ class PlainFold(FoldMethod):
     def add_hours(self, folded: Folded) -> None:
         """Spread the rows over hours, by substream. If there are too many hours, combine all substreams."""
         lowest, highest = folded.pop("min_event_time"), folded["max_event_time"]
+        if self.slot is not None:
+            folded["delays"] = []
+            _add_slots(folded, self.slot)
+            return
         timed = [rows - unknown for rows, unknown in zip(folded["rows"], folded["null_event_time"], strict=True)]
         folded["delays"] = []
         if sum(map(hours_between, lowest, highest)) <= HOURS_PER_COMMIT:
@@ -128,7 +173,8 @@ class FullFold(FoldMethod):
         )
         parts = ["hour"] if self.delays is None else ["hour", "bucket"]
         measured = rows if self.delays is None else self.delays.with_buckets(rows, keys)
-        by_hour = measured.selectExpr("*", f"{hour_of('time', 'latest')} AS hour")
+        hour = f"CASE WHEN ({credible('time', 'latest')}) IS NOT NULL THEN {slot_number('time', self.slot or HOUR)} END"
+        by_hour = measured.selectExpr("*", f"{hour} AS hour")
         by_part = by_hour.groupBy(*keys, *parts).agg(*map(F.expr, measures))
         counted = [f"coalesce(sum({name}), 0L) AS {name}" for name in ("rows", *CLASSES)]
         lists = [f"{_list_of('hour', 'rows', 'updated', 'late')} AS hours"]
@@ -141,6 +187,14 @@ class FullFold(FoldMethod):
         folded.pop("min_event_time", None)
         if self.delays is None:
             folded["delays"] = []
+        if self.slot is not None:
+            _add_slots(folded, self.slot)
+
+
+def _add_slots(folded: Folded, slot: int) -> None:
+    """Replace the rows of each substream by slot by its rows by hour, and add the rows of all substreams by slot."""
+    by_slot = folded["hours"]
+    folded |= {"slot": slot, "slots": merge_hours(by_slot), "hours": [hours_of(slots, slot) for slots in by_slot]}
 
 
 def on_executors(df: DataFrame, method: FoldMethod, tasks: int, reporter: Reporter) -> tuple[Fold, bool, float] | None:
@@ -162,11 +216,33 @@ def on_executors(df: DataFrame, method: FoldMethod, tasks: int, reporter: Report
 def on_driver(df: DataFrame, method: FoldMethod, tasks: int) -> Fold | None:
     """Fold a batch that the driver reports. Return None if the plain fold does not suffice."""
     with _few_partitions(df, tasks):
-        folded = _columns_of(to_arrow(method.aggregate(df)))
+        folded = _columns_of(to_arrow(method.aggregate_for_driver(df)))
     if folded["rows"] == [0]:  # an aggregate without keys has a row even without input
         folded = {name: [] for name in folded}
     _add_names(folded, len(method.columns.keys()))
+    if NUMBER in folded:
+        folded = _merged(folded)
     return _fold_of(folded, method) if all(method.judge(folded)) else None
+
+
+def _merged(by_slot: Folded) -> Folded:
+    """Return the rows of a plain fold by substream, with their numbers by slot, from rows by substream and slot."""
+    merged: dict[str, list[Any]] = {}
+    columns = (by_slot[name] for name in ("substream", NUMBER, "max_event_time", "min_event_time", "rows", "timed"))
+    for name, number, highest, lowest, rows, timed in zip(*columns, strict=True):
+        slot = [] if number is None else [[number, timed, 0, 0]]
+        known = merged.get(name)
+        if known is None:
+            merged[name] = [highest, lowest, rows, timed, slot]
+            continue
+        known[0] = max((time for time in (known[0], highest) if time is not None), default=None)
+        known[1] = min((time for time in (known[1], lowest) if time is not None), default=None)
+        known[2] += rows
+        known[3] += timed
+        known[4] += slot
+    found = zip(*merged.values(), strict=True) if merged else ((),) * 5
+    columns_of = zip(("max_event_time", "min_event_time", "rows", "timed", "hours"), map(list, found), strict=True)
+    return {"substream": [*merged], **dict(columns_of)}
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
 from tidegate_spark.hook.classify import HIGHEST, LOWEST
 from tidegate_spark.protocol.checkpoint import Checkpoint, Planned
-from tidegate_spark.protocol.fold import HOUR, Fold, Hours, merge_hours
+from tidegate_spark.protocol.fold import HOUR, Fold, Hours, hours_of, merge_hours
 from tidegate_spark.substreams import WHOLE, name_of
 
 FOLDS = "folds"
@@ -34,7 +34,6 @@ MICROS = 1000
 """Microseconds per millisecond. Spark compares event times with its watermark in microseconds."""
 
 _MEASURES = ("max_event_time", "rows", "timed", "late", "future")
-_HOUR = HOUR * MICROS
 
 
 def documents_of(checkpoint: str, query: str) -> Checkpoint:
@@ -112,7 +111,8 @@ class Folding:
         skew_ms = settings["max_future_skew_ms"]
         latest = HIGHEST if skew_ms is None else min(planned_ms + skew_ms, HIGHEST)
         watermark_ms = 0 if judging is None else judging.watermark_ms
-        return PartitionFold(self, f"{FOLDS}/{batch_id}.{run}.{partition}", planned_ms, watermark_ms, latest)
+        name = f"{FOLDS}/{batch_id}.{run}.{partition}"
+        return PartitionFold(self, name, planned_ms, watermark_ms, latest, settings.get("slot"))
 
     def late_below(self, watermark_ms: int) -> int:
         """Return the lowest event time, in microseconds, that is not late by Spark's watermark.
@@ -154,14 +154,24 @@ class PartitionFold:
         planned_ms: Time at which Spark planned the batch (epoch milliseconds).
         watermark_ms: Spark's watermark by which the rows are classified.
         latest: Highest event time that is not too far ahead of the clock, in milliseconds.
+        slot: Length of the slots by which rows are counted, in milliseconds; None if the job declares no frames.
     """
 
-    def __init__(self, folding: Folding, name: str, planned_ms: int, watermark_ms: int, latest: int) -> None:
+    def __init__(
+        self,
+        folding: Folding,
+        name: str,
+        planned_ms: int,
+        watermark_ms: int,
+        latest: int,
+        slot: int | None = None,
+    ) -> None:
         self._folding, self._name = folding, name
         self._planned_ms, self._watermark_ms = planned_ms, watermark_ms
         self._keys = [f"key_{index}" for index in range(folding.keys)]
         self._late_below = folding.late_below(watermark_ms)
         self._latest = latest * MICROS + MICROS - 1
+        self._slot = slot
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._folded: list[pa.Table] = []
@@ -193,7 +203,7 @@ class PartitionFold:
             "late": pc.cast(late, pa.int64()),
             "future": pc.cast(future, pa.int64()),
         }
-        columns["hour"] = _hour_of(columns["max_event_time"])
+        columns["hour"] = _quotient(columns["max_event_time"], (self._slot or HOUR) * MICROS)
         self._folded.append(self._grouped(pa.table(columns), [*self._keys, "hour"]))
 
     def _grouped(self, table: pa.Table, keys: list[str]) -> pa.Table:
@@ -217,7 +227,10 @@ class PartitionFold:
             self._fold()
         folded = pa.concat_tables(self._folded)
         found: dict[str, list[Any]] = self._grouped(folded, self._keys).to_pydict()
-        hours = self._hours(folded)
+        hours, slots = self._hours(folded), list[list[int]]()
+        if self._slot is not None:
+            slots = merge_hours(hours.values())
+            hours = {key: hours_of(of_key, self._slot) for key, of_key in hours.items()}
         keys = [found.pop(key) for key in self._keys]
         count = len(found["rows"])
         by_key = zip(*keys, strict=True) if keys else [()] * count
@@ -230,10 +243,12 @@ class PartitionFold:
             null_event_time=[rows - timed for rows, timed in zip(found["rows"], found["timed"], strict=True)],
             future=[future or 0 for future in found["future"]],
             hours=[merge_hours([hours.get(key, [])]) for key in by_key],
+            slot=self._slot,
+            slots=slots,
         )
 
 
-def _hour_of(micros: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the hours since the epoch, rounded down. Arrow's integer division rounds towards zero."""
-    quotient = pc.divide(micros, _HOUR)
-    return pc.subtract(quotient, pc.cast(pc.less(micros, pc.multiply(quotient, _HOUR)), pa.int64()))
+def _quotient(micros: pa.ChunkedArray, length: int) -> pa.ChunkedArray:
+    """Return times divided by a length, rounded down. Arrow's integer division rounds towards zero."""
+    quotient = pc.divide(micros, length)
+    return pc.subtract(quotient, pc.cast(pc.less(micros, pc.multiply(quotient, length)), pa.int64()))

@@ -27,6 +27,7 @@ from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.evidence import ALL_CAUGHT_UP
+from tidegate_spark.protocol.fold import slot_of
 from tidegate_spark.protocol.retry import OnOutage
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.protocol.settings import QuerySettings
@@ -115,6 +116,7 @@ class NativeReader(WatermarkReader):
         )
         self._heartbeat_failures = FailureLog(log, *HEARTBEATS_FAIL)
         self._skew_ms: int | None = None
+        self._slot: int | None = None
         self._returned: tuple[float | None, float | None] = (None, None)
         self._polls = POLLS_OF_A_RUN
         self._report_at = self._heartbeat_at = 0.0
@@ -195,7 +197,7 @@ class NativeReader(WatermarkReader):
             if result.batches:
                 self._check_name(session.checkpoint)
                 self._check_delay(session)
-                if session.protocol.batches.max_future_skew_ms != self._skew_ms:
+                if self._task_settings(session) != (self._skew_ms, self._slot):
                     self._write_task_settings(session)
         except JobDeleted:
             raise
@@ -209,9 +211,13 @@ class NativeReader(WatermarkReader):
             session.run(session.protocol.adopt_choices())
         return result
 
+    def _task_settings(self, session: DriverSession) -> tuple[int | None, int | None]:
+        return session.protocol.batches.max_future_skew_ms, slot_of(session.protocol.registration.config)
+
     def _write_task_settings(self, session: DriverSession) -> None:
-        self._skew_ms = session.protocol.batches.max_future_skew_ms
-        session.checkpoint.write(TASK_SETTINGS, {"input": self._native.input, "max_future_skew_ms": self._skew_ms})
+        self._skew_ms, self._slot = self._task_settings(session)
+        settings = {"input": self._native.input, "max_future_skew_ms": self._skew_ms, "slot": self._slot}
+        session.checkpoint.write(TASK_SETTINGS, settings)
 
     def _check_name(self, documents: Checkpoint) -> None:
         """Raise InvalidUsage if another input of the query uses the same name."""

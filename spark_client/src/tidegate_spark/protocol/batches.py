@@ -15,7 +15,7 @@ from tidegate_spark.protocol.calls import QueryCalls
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import HasFinished, Locked, Procedure, Result
 from tidegate_spark.protocol.evidence import BatchOffsets, Evidence, ProcessingTime
-from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.fold import Fold, slot_of
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
 from tidegate_spark.protocol.retry import RetryPolicy, outage_since
@@ -255,8 +255,12 @@ class Batches:
     def _commit(
         self, batch: OpenBatch, fold: Fold, policy: RetryPolicy, offsets: BatchOffsets | None
     ) -> Procedure[Answer]:
+        progress = yield from self._registration.progress()
+        # The rows of the batches that the coordinator has lost are not counted, so the frames are not counted, either.
+        slot = None if progress.restoring else slot_of(self._registration.config)
         silent = batch.silent_beside(fold.substream)
-        return self._calls.commit(batch.batch_id, fold.row_counts(), fold.reported(), policy, silent, offsets)
+        counts = fold.row_counts(slot)
+        return (yield from self._calls.commit(batch.batch_id, counts, fold.reported(), policy, silent, offsets))
 
     def _told(self, batch: OpenBatch) -> Procedure[BatchOffsets | None]:
         """Return the offsets of a batch; without starts after a batch that the coordinator has with other ends."""

@@ -1,6 +1,7 @@
 """The fold of a batch: its rows, reduced to one entry per substream, and its row counts by hour of event time."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self
@@ -20,6 +21,18 @@ HOURS_PER_COMMIT = 30_000
 
 HOUR = 3_600_000
 """Length of an hour of event time, in milliseconds."""
+QUARTER = HOUR // 4
+"""Since 1980, each time zone differs from UTC by a multiple of this duration."""
+
+SLOTS_PER_FRAME = 64
+"""Maximum number of slots of an hour, or of a shorter frame. Rows of other frames are not counted by frame."""
+
+FRAMES_PER_COMMIT = 40_000
+"""Maximum number of slots in one commit, so that they fit beside the counts of a few substreams."""
+
+HIGHEST = 2**53 - 1
+"""Highest number that the coordinator can hold exactly."""
+
 HOURS_KEPT = 168
 """Number of hours that the coordinator keeps."""
 
@@ -47,6 +60,8 @@ class Fold:
         future: Number of rows with event times too far ahead of the clock.
         hours: Rows by hour, which the plain fold spreads evenly; empty if there are too many hours.
         all_hours: Rows of all substreams by hour, if ``hours`` is empty.
+        slot: Length of a slot, see :func:`slot_of`; None if the rows are not counted by slot.
+        slots: Rows of all substreams by slot, in the form of ``all_hours``, with the number of the slot.
         delays: Pairs of a delay bucket and its number of rows; empty if delays were not measured.
         late_disposition: Whether late rows are dropped or diverted.
     """
@@ -60,6 +75,8 @@ class Fold:
     future: list[int]
     hours: list[Hours] = field(default_factory=list)
     all_hours: Hours = field(default_factory=list)
+    slot: int | None = None
+    slots: Hours = field(default_factory=list)
     delays: list[list[list[int]]] = field(default_factory=list)
     late_disposition: LateDisposition = "dropped"
 
@@ -89,6 +106,8 @@ class Fold:
             max_event_time=list(max_event_times.values()),
             hours=[merge_hours(hours.get(name, [])) for name in max_event_times],
             all_hours=merge_hours(fold.all_hours for fold in folds),
+            slot=folds[0].slot if len({fold.slot for fold in folds}) == 1 else None,
+            slots=merge_hours(fold.slots for fold in folds),
             **dict(columns),
         )
 
@@ -135,13 +154,25 @@ class Fold:
             return True
         return len(self.substream) <= MAX_SUBSTREAMS and len(json.dumps(counts)) <= MAX_COUNTS_BYTES
 
-    def row_counts(self) -> dict[str, Any]:
-        """Return the row counts for a commit, with as much detail as fits into one call."""
+    def row_counts(self, slot: int | None = None) -> dict[str, Any]:
+        """Return the row counts for a commit, with as much detail as fits into one call.
+
+        ``slot`` is that of the job's frames. The fold may be older than their declaration.
+        """
+        frames = self._by_frame(slot)
         if self.is_too_large():
             totals = {name: [self.count(name)] for name in ROW_CLASSES}
-            return self._counts([WHOLE], totals) | {"hours": [self._merged_hours()]}
+            return self._counts([WHOLE], totals) | {"hours": [self._merged_hours()]} | frames
         counts = self._counts_by_substream()
-        return next(detailed for by_hour in self._by_hour() if self._fits(detailed := counts | by_hour))
+        if not self._fits(counts | frames):
+            frames = {}
+        return next(detailed for by_hour in self._by_hour() if self._fits(detailed := counts | frames | by_hour))
+
+    def _by_frame(self, slot: int | None) -> dict[str, Any]:
+        """Return the rows by frame, each with a time in the frame; an empty dict if they are not known."""
+        if slot is None or self.slot is None or slot % self.slot or len(self.slots) > FRAMES_PER_COMMIT:
+            return {}
+        return {"frames": [[max(number * self.slot, -HIGHEST), *counts] for number, *counts in self.slots]}
 
     def _merged_hours(self) -> Hours:
         return merge_hours([self.all_hours, *self.hours])[-HOURS_KEPT:]  # the coordinator keeps no more hours
@@ -170,6 +201,33 @@ class Fold:
 
     def _counts(self, substreams: list[str], columns: dict[str, list[int]]) -> dict[str, Any]:
         return {"substreams": substreams, "late_disposition": self.late_disposition, **columns}
+
+
+# Slots: a slot is in one hour, and in one frame of the job
+
+
+def slot_of(config: Mapping[str, Any]) -> int | None:
+    """Return the length of the slots for a job's configuration, in the unit of the event times.
+
+    Slots start at multiples of this length. Each start of an hour of UTC, and of a frame, is the start of a slot.
+
+    Returns:
+        None if the job declares no frames, or a frame would have too many slots.
+    """
+    frames = config.get("frames")
+    if frames is None:
+        return None
+    every, offset = frames["every"], frames.get("offset_ms", 0)
+    if every in ("day", "month"):
+        return math.gcd(HOUR if frames.get("time_zone") in (None, "UTC") else QUARTER, offset)
+    length = HOUR if every == "hour" else every
+    slot = math.gcd(HOUR, length, offset)
+    return slot if slot * SLOTS_PER_FRAME >= min(length, HOUR) else None
+
+
+def hours_of(slots: Iterable[Sequence[int]], slot: int) -> Hours:
+    """Return the rows by hour from rows by slot."""
+    return merge_hours([[[number * slot // HOUR, *counts] for number, *counts in slots]])
 
 
 # Rows by hour of event time, in the coordinator's format

@@ -214,7 +214,11 @@ class QueryProtocol:
         self._log.warning("the query continues without the coordinator (%s)", error.reason, extra={"batch": batch_id})
 
     def wrote(
-        self, output_watermark: int | None, after_batch: int | None, is_reachable: bool = True
+        self,
+        output_watermark: int | None,
+        after_batch: int | None,
+        is_reachable: bool = True,
+        has_updated: bool = False,
     ) -> Procedure[None]:
         """Tell that everything that the query writes for event times below its output watermark is written.
 
@@ -224,10 +228,12 @@ class QueryProtocol:
             output_watermark: The output watermark; None if the query has none.
             after_batch: The last batch that has written; None if it is not known.
             is_reachable: Whether the coordinator has answered lately. If not, only later calls tell it.
+            has_updated: Whether the batch has changed results below the output watermark.
         """
         written, told = highest(output_watermark, self.calls.output_watermark), self.calls.told_output
         self.calls.output_watermark = written
-        if output_watermark is None or not is_reachable or (told is not None and written == told):
+        is_known = told is not None and written == told and not has_updated
+        if output_watermark is None or not is_reachable or is_known:
             return
         try:
             yield from self.calls.heartbeat(0.0, after_batch, (), policy=RetryPolicy(SHORT_WAIT_S))

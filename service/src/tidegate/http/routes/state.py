@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
 from tidegate.auth.callers import KeyUnknown
 from tidegate.auth.roles import READERS
+from tidegate.domain.frames import FrameState
 from tidegate.domain.job import SubstreamState
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.domain.values import EXACT_DOUBLE, NAME_OR_EMPTY
@@ -26,6 +27,7 @@ from tidegate.http.request import (
 )
 from tidegate.runtime.feed import Goal
 from tidegate.views.completeness import Completeness, CurveSelection, read_completeness
+from tidegate.views.frames import FrameList, FrameResult, found_frame, read_frame, read_frames
 from tidegate.views.late import LateRows, read_late
 from tidegate.views.status import Explanation, read_explanation
 from tidegate.views.substreams import (
@@ -194,6 +196,81 @@ async def late(
     """Return updated, dropped and diverted rows, by hour of event time and by substream."""
     key = None if substream is None else (query, substream)
     return json_answer(await read_late(context.reader, job, key, limit))
+
+
+@router.get("/{job:id}/frames", response_model=FrameList, summary="List frames")
+@allowed(*READERS)
+async def frames(
+    job: JobId,
+    context: ContextOf,
+    first: Annotated[
+        int | None,
+        Query(
+            alias="from",
+            ge=EXACT_DOUBLE.lowest,
+            le=EXACT_DOUBLE.highest,
+            description="A time in the first frame. If omitted, the first frame that the job keeps.",
+            examples=[1357516800000],
+        ),
+    ] = None,
+    to: Annotated[
+        int | None,
+        Query(
+            ge=EXACT_DOUBLE.lowest,
+            le=EXACT_DOUBLE.highest,
+            description="Time before which the frames start. If omitted, the last frame that has begun.",
+            examples=[1357603200000],
+        ),
+    ] = None,
+    state: Annotated[
+        list[FrameState] | None, Query(description="States of the frames.", examples=[["complete"]])
+    ] = None,
+    limit: Annotated[
+        int, Query(ge=1, le=1000, description="Maximum number of frames in a page.", examples=[100])
+    ] = 100,
+) -> Response:
+    """Return the frames of a job, latest first: which are complete, what was left out, and what has changed since."""
+    return json_answer(await read_frames(context.reader, job, first, to, state or (), limit))
+
+
+@router.get("/{job:id}/frames/{start}", response_model=FrameResult, summary="Get or wait for a frame")
+@allowed(*READERS)
+async def frame(
+    job: JobId,
+    start: Annotated[
+        int,
+        Path(
+            ge=EXACT_DOUBLE.lowest,
+            le=EXACT_DOUBLE.highest,
+            description="Start of the frame, or another time in it.",
+            examples=[1357552800000],
+        ),
+    ],
+    request: Request,
+    context: ContextOf,
+    caller: CallerOf,
+    wait_s: Annotated[
+        float,
+        Query(
+            ge=0,
+            le=300,
+            description="Maximum wait in seconds for the frame to be finished. After a timeout, its state is `open`.",
+            examples=[30],
+        ),
+    ] = 0,
+    force: Annotated[bool, Query(description=actions.FORCE_TEXT, examples=[False])] = False,
+) -> Response:
+    """Return the frame that contains a time, now or when it is finished."""
+    await actions.check_times(context.store, job, "start", [start], force)
+    if wait_s == 0:
+        found = await read_frame(context.reader, job, start)
+    else:
+        waiting = context.wakeups.wait_for_frame(job, start, wait_s, call_of(request.scope).end_turn)
+        with context.usage.waiting(caller.key):
+            found = found_frame(await while_connected(request, waiting))
+        if not context.revocation.is_valid(caller.key):
+            raise KeyUnknown
+    return json_answer(FrameResult(**context.reader.members(job, found.state), frame=found.frames[0]))
 
 
 @router.get("/{job:id}/queries", response_model=QueryTable, summary="List queries")

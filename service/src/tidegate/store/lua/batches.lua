@@ -237,7 +237,13 @@ local function commit_staged(name)
 end
 
 -- Retire a query and undo the begin of its open batch. Another begin of the batch returns its pinned watermark.
-function batches.give_up(query)
+function batches.give_up(query, action)
+  if query.open then
+    local pinned = number(redis.call('HGET', key.pinned_watermarks(query.name), query.latest))
+    frames.lose({reason = action, count = 1, watermark = pinned, substreams = {}, query = query.name,
+      batch_id = query.latest})
+  end
+  frames.wrote_results(query)
   if query.open then query.latest = query.latest > 0 and query.latest - 1 or nil end
   query.released, query.retired, query.begun = false, true, nil
   close(query)
@@ -299,6 +305,7 @@ local function replay(query, pinned, previous, was_open)
       discard_staged(query)
       query.begun_by = args.run.run_id
     end
+    query.begun_revision = job.revision  -- the client reads this configuration before it counts rows
     -- The answer to the first begin may have been lost, and with it the evidence of a lost commit.
     if query.open then previous, was_open = query.previous, query.previous_open or false end
   end
@@ -350,12 +357,14 @@ local function open_batch(query, pinned)
   local name, batch_id = query.name, args.batch_id
   query.latest, query.open, query.released = batch_id, true, false
   query.begun, query.begun_by, query.begun_merged = job.now, query.run_id, emission.merged_watermark()
+  query.begun_revision = job.revision
   query.input_known_until = args.input_age_ms and job.now - args.input_age_ms
   redis.call('HSET', key.pinned_watermarks(name), batch_id, pinned or '')
   redis.call('ZADD', key.pinned_batches(name), batch_id, batch_id)
   redis.call('ZADD', key.open_pins, values.score(pinned), name)
   redis.call('ZADD', key.open_batches, job.observed_now, name)
   discard_staged(query)
+  frames.wrote_results(query)
   local old = redis.call('ZRANGE', key.pinned_batches(name), '-inf', batch_id - args.keep, 'BYSCORE')
   bulk.zrem(key.pinned_batches(name), old)
   bulk.hdel(key.pinned_watermarks(name), old)
@@ -365,6 +374,7 @@ local function open(progress)
   local query, pinned = queries.get(args.run.query), progress.pinned
   -- The known pinned watermark must hold W while the previous batch is committed.
   if progress.known then open_batch(query, pinned) end
+  if progress.commits then frames.miss_rows() end
   if progress.commits then evaluate.evaluate(progress.has_left) end
   if not progress.known then
     pinned = job.coalesced_watermark
@@ -428,8 +438,9 @@ end
 -- Return the columns of that batch.
 function batches.offset_columns(query) return cmsgpack.unpack(redis.call('HGET', key.offsets(query), 'columns')) end
 
--- Record offsets that a batch has skipped. by_partition: a list of partitions and their numbers of offsets.
-local function record_skipped(kind, query, batch_id, by_partition)
+-- Record offsets that a batch has skipped, and add them to a list. by_partition: a list of partitions and their numbers of
+-- offsets.
+local function record_skipped(kind, query, batch_id, by_partition, lost)
   if #by_partition == 0 then return 0 end
   local count, first = 0, {}
   for i, one in ipairs(by_partition) do
@@ -437,6 +448,7 @@ local function record_skipped(kind, query, batch_id, by_partition)
     if i <= constants.NAMES_KEPT then first[i] = one[1] end
   end
   history.write(kind, 'query', query, 'batch_id', batch_id, 'count', count, 'partitions', cjson.encode(first))
+  lost[#lost + 1] = {reason = kind, count = count, substreams = {}, query = query, batch_id = batch_id, partitions = first}
   return count
 end
 
@@ -493,7 +505,7 @@ end
 
 -- Replace the offsets of a query by those of a later batch, and record the offsets that the batch has skipped. Return
 -- whether the batch is a later one, and the columns of the batch before that told its offsets.
-local function advance_offsets(query, batch_id, columns)
+local function advance_offsets(query, batch_id, columns, lost)
   local before, ends = batches.offsets(query.name), {}
   if before and batch_id <= before.batch_id then return false end
   local known = before and batches.offset_columns(query.name)
@@ -510,8 +522,8 @@ local function advance_offsets(query, batch_id, columns)
     end
     if latest then unread = (unread or 0) + math.max(0, latest - last) end
   end
-  local count = record_skipped('offsets_skipped', query.name, batch_id, skipped)
-    + record_skipped('offsets_restarted', query.name, batch_id, restarted)
+  local count = record_skipped('offsets_skipped', query.name, batch_id, skipped, lost)
+    + record_skipped('offsets_restarted', query.name, batch_id, restarted, lost)
   local stored = {}
   for name, column in pairs(columns) do
     if name ~= 'starts' and name ~= 'substream_columns' then stored[name] = column end
@@ -524,8 +536,8 @@ end
 
 -- Apply the offsets of a batch, unless those of a later batch were applied. Substreams end only if another one of the
 -- source counts. Return whether a substream has changed; the evaluation that follows then counts it as one that has left.
-local function apply_offsets(query, batch_id, columns)
-  local is_later, known = advance_offsets(query, batch_id, columns)
+local function apply_offsets(query, batch_id, columns, lost)
+  local is_later, known = advance_offsets(query, batch_id, columns, lost)
   if not is_later or job.is_complete or #columns.substream_columns == 0 then return false end
   local again, new, gone, present = substream_changes(query.name, columns, known)
   for _, member in ipairs((bulk.split_by_set(key.done, new))) do again[#again + 1] = member end
@@ -541,7 +553,8 @@ end
 -- args   token, run, batch_id, waited_ms, reported (absent: unknown), caught_up and caught_up_age_ms (members whose
 --        input was read up to this time; absent: the time of the begin counts for all members); members, counts (a
 --        column for each row class),
---        disposition (dropped or diverted), hours_of_job and hours (see ledger.add), or stored pieces of these columns:
+--        disposition (dropped or diverted), hours_of_job and hours (see ledger.add), frames (see frames.count_rows),
+--        uncounted (whether the batch has rows without frames), or stored pieces of these columns:
 --        stored, members (range); joined (combined reports; absent: see to_combine): version, count, and ranges of pieces;
 --        offsets (absent: unknown; of the batch offset_batch_id): columns partitions, starts, ends, latest, behind_ms;
 --        open_transactions, substream_columns
@@ -566,6 +579,12 @@ local function account(class, all, column)
   if total > 0 then bulk.add(key.job, class, total) end
 end
 
+-- Return whether the rows of a batch are counted by frame. A batch of a previous version has no such counts, and the client
+-- may not know the frames that were declared while the batch was open.
+local function is_counted(query)
+  return args.uncounted ~= nil and (query.begun_revision or 1) >= (job.frames and job.frames.revision or 1)
+end
+
 function commands.commit()
   local name = args.run.query
   local measure, learn, observe, count, end_batch = commit_staged(name)
@@ -584,11 +603,13 @@ function commands.commit()
       contact(query)
       queries.add_outage(query, args.waited_ms)
       if progress.commits and args.offsets then
-        progress.has_changed = apply_offsets(query, args.offset_batch_id, args.offsets)
+        progress.lost_offsets = {}
+        progress.has_changed = apply_offsets(query, args.offset_batch_id, args.offsets, progress.lost_offsets)
       end
     end,
     measure, learn, observe, count, end_batch,
     function(progress)
+      for _, lost in ipairs(progress.lost_offsets or {}) do frames.lose(lost) end  -- after the rows of the batch
       if progress.commits then evaluate.evaluate(progress.has_left or progress.has_changed) end
     end,
     function(progress)
@@ -597,6 +618,9 @@ function commands.commit()
         local members, late = piece.members, piece.counts.late
         for class, column in pairs(piece.counts) do account(class, members, column) end
         if args.disposition == 'diverted' and late then account('diverted', members, late) end
+        if is_counted(queries.get(name)) then
+          frames.count_rows(queries.get(name), piece.frames, args.disposition, observation.latest_event_time())
+        end
         if #piece.hours_of_job == 0 and #piece.hours.places == 0 then return end
         local known, latest = observation.known(members), observation.latest_event_time()
         if ledger.add(piece.hours_of_job, piece.hours, members, args.disposition, known, latest) then
@@ -606,6 +630,7 @@ function commands.commit()
     end,
     function(progress)
       if progress.has_new_hours then ledger.trim() end
+      if progress.commits and (args.uncounted or not is_counted(queries.get(name))) then frames.miss_rows() end
       return reply.finish({applied = progress.commits})
     end,
   })
@@ -626,6 +651,9 @@ function commands.heartbeat()
     query.tells_output, query.output = true, highest(number(args.output_watermark), query.output)
   end
   emission.place_unwritten(query)
+  if args.tells_output and not query.open and args.after_batch and args.after_batch == query.latest then
+    frames.wrote_results(query)
+  end
   local applied
   if query.open then
     applied = args.after_batch ~= nil and args.after_batch == query.previous and not query.previous_open
@@ -635,7 +663,9 @@ function commands.heartbeat()
   if applied then
     local time, has_left = math.min(args.observed_ms, job.now), false
     if args.offsets and args.after_batch and args.run.query_id == query.query_id then
-      has_left = apply_offsets(query, args.offset_batch_id, args.offsets)
+      local lost = {}
+      has_left = apply_offsets(query, args.offset_batch_id, args.offsets, lost)
+      for _, one in ipairs(lost) do frames.lose(one) end
     end
     if args.caught_up then
       has_left = idleness.time_out_caught_up(query.name, args.caught_up, time - query.outage) or has_left

@@ -69,6 +69,7 @@ function commands.report()
     end,
     function(progress)
       history.write_substreams('active', '', progress.active)
+      if (args.size or #args.members) > 0 then frames.miss_rows() end
       evaluate.after_report(progress.lowest)
       return reply.finish({applied = progress.applied, without_effect = progress.without_effect})
     end,
@@ -157,6 +158,7 @@ function commands.declare()
         job.evaluation_due = 1
         -- Computed watermarks assume that only evaluations sample a history.
         if config.has_followers then job.evaluate_each = 1 end
+        frames.miss_rows()
       end
       if progress.affected.count > 0 then history.write_action('declare', query, progress.affected) end
       return reply.finish({applied = progress.affected.count > 0})
@@ -342,15 +344,19 @@ function commands.evict()
   return steps.run({
     function(progress)
       reply.load()
-      progress.evicted = history.summary()
+      progress.evicted, progress.lost = history.summary(), frames.removed()
     end,
     steps.each_piece(function(progress, piece)
       local known = membership.split(piece.members)
+      frames.add_removed(progress.lost, known)
       forget(progress, args.query, known)
       history.add(progress.evicted, known)
     end),
     lower_maxima,
-    function(progress) return finish_action('evict', progress.evicted, true) end,
+    function(progress)
+      frames.lose_removed(progress.lost, 'evict')
+      return finish_action('evict', progress.evicted, true)
+    end,
   })
 end
 
@@ -394,14 +400,17 @@ end
 
 -- Move members to the successor, unless it has substreams with their names; evict the others. Return their number.
 local function remove(progress, members)
+  local left = members
   if args.successor then
     local names, from, to = {}, {}, {}
+    left = {}
     for i, member in ipairs(members) do names[i] = args.successor .. '/' .. policy.name_of(member) end
     for i, is_taken in ipairs(membership.known(names)) do
-      if not is_taken then from[#from + 1], to[#to + 1] = members[i], names[i] end
+      if is_taken then left[#left + 1] = members[i] else from[#from + 1], to[#to + 1] = members[i], names[i] end
     end
     if #from > 0 then hand_over(from, to) end
   end
+  frames.add_removed(progress.lost, left)
   forget(progress, args.query, members)
   history.add(progress.removed, members)
   return #members
@@ -439,7 +448,7 @@ function commands.retire()
       if successor == name then
         local applied = query.open
         if applied then
-          batches.give_up(query)
+          batches.give_up(query, 'hand_over')
           history.write_action('hand_over', name, nil, 'successor', successor)
         end
         evaluate.evaluate(true)
@@ -450,7 +459,9 @@ function commands.retire()
         redis.call('SADD', key.query_names, name)
         query.query_id, query.run_id, query.last_contact = '', '', job.now
       end
-      batches.give_up(query)
+      progress.lost = frames.removed()
+      batches.give_up(query, successor and 'hand_over' or 'retire')
+      if is_missing then frames.add_removed(progress.lost, {name .. '/'}) end
       redis.call('ZREM', key.last_seen, name)
       observation.remove_placeholder(name)
     end,
@@ -464,6 +475,7 @@ function commands.retire()
     end,
     lower_maxima,
     function(progress)
+      frames.lose_removed(progress.lost, successor and 'hand_over' or 'retire')
       history.write_action(successor and 'hand_over' or 'retire', name, progress.removed, 'successor', successor)
       evaluate.evaluate(true)
       return reply.finish({applied = true})
@@ -508,7 +520,7 @@ function commands.release()
 end
 
 -- Complete: end the input of a job: all substreams become done. Regardless of the throttle, C moves to the end of the last
--- frame that has events or begins before up_to. If the job is already complete, C moves only if up_to is above C.
+-- frame that has events or begins before up_to: a frame of the throttle, or one that the job declares. If the job is already complete, C moves only if up_to is above C.
 -- args   up_to (absent: up to the last event)
 -- errors batch_open, hold_active
 function commands.complete()
@@ -530,6 +542,7 @@ function commands.complete()
   local last = job.max_event_time
   if up_to and above(up_to - 1, last) then last = math.max(up_to - 1, -values.HIGHEST) end
   if last then emission.advance(throttle.end_after(last)) end
+  if last and config.frames then emission.advance(calendar.start_of(calendar.number_of(last) + 1)) end
   emission.raise_watermark(job.coalesced_watermark)
   if not job.is_complete then job.is_complete, job.completed = 1, job.observed_now end
   history.write_action('complete', nil, nil, 'up_to', up_to)

@@ -494,7 +494,10 @@ function emission.accept_token(token)
   local was_lost = token.incarnation > job.incarnation or values.above(watermark, job.watermark)
   job.incarnation = token.incarnation
   emission.raise_watermark(watermark)
-  if was_lost then history.write('watermark_restored', 'watermark', watermark) end
+  if was_lost then
+    state.changes.was_restored = true
+    history.write('watermark_restored', 'watermark', watermark)
+  end
 end
 
 -- Return the holder of W; nil if the job is complete or W has no holder.

@@ -7,7 +7,7 @@ local history, timeline = {}, {}
 
 -- The history. Details that are nil or '' are omitted.
 
--- Append a record with details: alternating names and values.
+-- Append a record with details: alternating names and values. Return its id.
 function history.write(kind, ...)
   local entry, details = {'kind', kind}, {...}
   for i = 1, select('#', ...), 2 do
@@ -15,10 +15,11 @@ function history.write(kind, ...)
     if type(value) == 'number' then value = text(value) end
     if value and value ~= '' then entry[#entry + 1], entry[#entry + 2] = details[i], value end
   end
-  redis.call('XADD', key.journal, 'MAXLEN', '=', constants.RECORDS_KEPT, text(math.max(job.now, 0)) .. '-*',
+  local id = redis.call('XADD', key.journal, 'MAXLEN', '=', constants.RECORDS_KEPT, text(math.max(job.now, 0)) .. '-*',
     unpack(entry))
   redis.call('XTRIM', key.journal, 'MINID', '=', math.max(job.now - constants.RECORDS_KEPT_MS, 0))
   state.changes.is_recorded = true
+  return id
 end
 
 -- Wake the clients that wait for records.

@@ -1,5 +1,5 @@
 -- @include clock
--- @include evaluate
+-- @include frames
 -- The last steps of every command that may change a job: its next sweep, and its reply.
 local lowest_of, above = values.lowest_of, values.above
 local job, config = state.job, state.config
@@ -38,9 +38,9 @@ end
 
 -- Return the observed time from which an evaluation may change the job; nil if only new data can change it.
 local function next_change()
-  if job.is_complete then return nil end
+  local changes = {frames.next_change()}
+  if job.is_complete then return changes[1] end
   if job.evaluation_due then return job.observed_now end
-  local changes = {}
   add_first(changes, key.last_events(''), config.idle_timeout_ms)
   add_first(changes, key.last_seen, config.query_timeout_ms)
   add_first(changes, key.open_batches, config.max_batch_hold_ms)
@@ -101,7 +101,7 @@ local function record_movement()
     return
   end
   holder = holder or {}
-  history.write(kind, 'coalesced_watermark', job.coalesced_watermark, 'watermark', job.watermark,
+  state.changes.movement = history.write(kind, 'coalesced_watermark', job.coalesced_watermark, 'watermark', job.watermark,
     'written_watermark', job.written_watermark, 'held_by', holder.reason,
     'query', holder.query, 'substream', holder.substream, 'batch_id', holder.batch_id, 'hold', holder.hold,
     'limits', #passed > 0 and cjson.encode(passed) or nil)
@@ -115,6 +115,7 @@ function reply.finish(members)
   state.changes.written_held_by = emission.raise_written() or false
   state.changes.held_by = emission.held_by()
   record_movement()
+  frames.advance()
   timeline.record(state.changes.held_by)
   schedule.update()
   queries.save()

@@ -38,7 +38,8 @@ local function suspend(progress)
   end
   local changes = state.changes
   progress.changes = {before = changes.before, passed = changes.passed, unattended = changes.unattended,
-    previous_now = changes.previous_now, is_recorded = changes.is_recorded, clock = changes.clock}
+    previous_now = changes.previous_now, is_recorded = changes.is_recorded, clock = changes.clock,
+    was_restored = changes.was_restored}
   job.steps = progress
   schedule.sweep_now()  -- if this coordinator stops, the sweeper of another one continues
   queries.save()

@@ -33,7 +33,7 @@ function commands.status()
   found.unread_offsets, found.skipped_offsets = {map = unread}, {map = skipped}
   local limits = {}
   for _, limit in ipairs(constants.LIMITS) do limits[limit] = number(redis.call('HGET', key.job, 'limit ' .. limit)) end
-  found.limits = {map = limits}
+  found.limits, found.frames = {map = limits}, frames.counts()
   return reply.watermark_state(found)
 end
 
@@ -188,6 +188,13 @@ function commands.history()
     oldest = redis.call('XRANGE', key.journal, '-', '+', 'COUNT', 1)})
 end
 
+-- Frames: read frames, latest first (see frames.read).
+-- args   first, last, most, is_any
+function commands.frames()
+  clock.load()
+  return reply.watermark_state(frames.read(args.first, args.last, args.most, args.is_any))
+end
+
 -- Timeline: read the samples of a job, oldest first.
 -- args   interval_ms, most (number of samples)
 -- reply  samples (texts, see timeline.record)
@@ -260,7 +267,8 @@ end
 -- open batches are those that may be among the first holders.
 -- args   most (number of holders)
 -- reply  config (JSON), unattended_ms, max_watermark, coalesced_watermark_since_ms, watermark_since_ms,
---        retention (timestamp_history), holds, open_batches, substreams, queries (of these batches and substreams)
+--        retention (timestamp_history), holds, open_batches, substreams, queries (of these batches and substreams), frame
+--        (bounds of the first frame that is not finished; absent: no frames, or a complete job)
 function commands.explain()
   local most = args.most
   reply.load()
@@ -303,7 +311,8 @@ function commands.explain()
   return reply.finish({config = redis.call('HGET', key.job, 'config'), unattended_ms = job.unattended,
     max_watermark = job.max_watermark, coalesced_watermark_since_ms = job.coalesced_watermark_since,
     watermark_since_ms = job.watermark_since, retention = job.retention and timestamp_history.line(job.retention),
-    holds = holds.in_order(), open_batches = open, substreams = rows, queries = listed})
+    holds = holds.in_order(), open_batches = open, substreams = rows, queries = listed,
+    frame = not job.is_complete and frames.first_unfinished() or nil})
 end
 
 -- Watch: sweep a job, and return its records after a record that the client has.

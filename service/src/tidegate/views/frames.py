@@ -1,0 +1,106 @@
+"""The frames of a job: which of them are complete, what was left out, and what has changed since."""
+
+from collections.abc import Collection
+
+from pydantic import Field
+
+from tidegate.domain.errors import FrameNotFound, FramesNotDeclared
+from tidegate.domain.frames import FrameState, FrameStatus
+from tidegate.store.replies import FramesReply
+from tidegate.views.reader import Reader
+from tidegate.views.watermark import WatermarkState
+
+FRAMES_AT_ONCE = 1000
+"""Maximum number of frames that one call of the store reads."""
+MAX_READS = 20
+"""Maximum number of such calls for a page of frames in some states."""
+
+
+class FrameList(WatermarkState):
+    """A page of frames, latest first."""
+
+    frames: list[FrameStatus] = Field(description="Frames, latest first.")
+    next: int | None = Field(
+        description="Value of `to` for the next page. Null on the last page.", examples=[1357549200000]
+    )
+    unfinished: int | None = Field(
+        description="Start of the first frame that is not finished. Null if the job has no frame yet.",
+        examples=[1357552800000],
+    )
+    finished: dict[str, int] = Field(
+        description="Numbers of frames that were finished, by state, and of corrections (`corrected`).",
+        examples=[{"complete": 411, "empty": 3, "corrected": 12}],
+    )
+
+
+class FrameResult(WatermarkState):
+    """A frame."""
+
+    frame: FrameStatus = Field(description="The frame.")
+
+
+async def read_frames(
+    reader: Reader, job: str, first: int | None, to: int | None, states: Collection[FrameState], most: int
+) -> FrameList:
+    """Return a page of frames.
+
+    Args:
+        reader: Reader that issues the watermark token.
+        job: The job.
+        first: A time in the first frame; None: the first frame that the job keeps.
+        to: Time before which the frames start; None: the last frame that has begun.
+        states: States of the frames; empty for all states.
+        most: Number of frames per page.
+
+    Raises:
+        JobNotFound: If the job does not exist.
+        JobDeleted: If the job was deleted.
+        FramesNotDeclared: If the job declares no frames.
+    """
+    found: list[FrameStatus] = []
+    last = None if to is None else to - 1
+    for _ in range(MAX_READS):
+        page = await reader.store.reads.frames(job, first, last, FRAMES_AT_ONCE if states else most)
+        if not page.is_declared:
+            raise FramesNotDeclared
+        found += [frame for frame in page.frames if not states or frame.state in states]
+        following = page.next
+        if len(found) > most:
+            found = found[:most]
+            following = found[-1].start
+        if len(found) == most or following is None:
+            break
+        last = following - 1
+    return FrameList(
+        **reader.members(job, page.state),
+        frames=found,
+        next=following,
+        unfinished=page.unfinished,
+        finished=page.totals,
+    )
+
+
+async def read_frame(reader: Reader, job: str, time: int) -> FramesReply:
+    """Return the frame that contains a time, also if it has not begun.
+
+    Raises:
+        JobNotFound: If the job does not exist.
+        JobDeleted: If the job was deleted.
+        FramesNotDeclared: If the job declares no frames.
+        FrameNotFound: If the frame is before the first one of the job.
+    """
+    return found_frame(await reader.store.reads.frame(job, time))
+
+
+def found_frame(found: FramesReply) -> FramesReply:
+    """Return the reply about one frame.
+
+    Raises:
+        FramesNotDeclared: If the job declares no frames.
+        FrameNotFound: If the frame is before the first one of the job.
+    """
+    if not found.is_declared:
+        raise FramesNotDeclared
+    if not found.frames:
+        raise FrameNotFound
+    return found

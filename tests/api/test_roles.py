@@ -56,7 +56,7 @@ class Guarded:
 
     def send(self, operation: str, job: str, key: str | None, headers: dict[str, str] | None = None) -> httpx.Response:
         method, path = CALLS[operation]
-        url = self.process.url + path.format(job=job, query="q", batch=0, hold="h")
+        url = self.process.url + path.format(job=job, query="q", batch=0, hold="h", start=0)
         sent = dict(headers or {})
         if key is not None:
             sent["Authorization"] = f"Bearer {key}"

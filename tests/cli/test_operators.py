@@ -184,7 +184,8 @@ def test_offsets_are_shown_and_awaited(run: Run, http: httpx.Client, job_name: s
     for wrong in ("", "[]", "{}", '{"t":{"x":1}}', '{"t":{"0":"1"}}', '{"t":1}'):
         assert "expected JSON with an end offset" in run(*wait[:-1], wrong, status=2).stderr
     for form in ([], ["--at-least", "5", "--query", "q"], ["--query", "q"], ["--offsets", "{}"]):
-        assert "give either --at-least, or --query and --offsets" in run("wait", job_name, *form, status=2).stderr
+        refused = run("wait", job_name, *form, status=2).stderr
+        assert "give either --at-least, or --frame, or --query and --offsets" in refused
 
 
 def test_a_time_in_seconds_is_refused_without_force(run: Run, flights: str) -> None:

@@ -20,6 +20,7 @@ from tidegate.views.sentences import (
     Name,
     Remaining,
     Time,
+    exclusion_text,
     group_details,
     group_title,
     holder,
@@ -163,6 +164,7 @@ _templates.filters |= {
     "group_title": group_title,
     "group_details": group_details,
     "late_span": late_span_sentence,
+    "exclusion_text": exclusion_text,
 }
 
 

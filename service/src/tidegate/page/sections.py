@@ -18,11 +18,13 @@ from tidegate.domain.values import matches
 from tidegate.domain.views import WORST_FIRST, Health
 from tidegate.http.request import Context
 from tidegate.page.actions import ACTIONS
+from tidegate.page.calendar import calendar
 from tidegate.page.charts import Scales, completeness_chart, late_chart
 from tidegate.page.lag import LINE_SAMPLES, held_since, is_replayed, lag_chart, lag_line
 from tidegate.page.picture import Picture, picture
 from tidegate.page.render import job_link, parameters, render
 from tidegate.store.replies import Status
+from tidegate.times import format_duration
 from tidegate.views.history import FILTERS, id_after
 from tidegate.views.job_page import ACTIVE, RANGES_MS, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
 from tidegate.views.late import LateHour
@@ -198,6 +200,7 @@ async def job_sections(context: Context, caller: Caller, name: str, view: JobPag
             ranges=RANGES_MS,
             **common,
         ),
+        "frames": render("_frames.html", **_frames(page, now_ms), **common),
         "facts": render("_facts.html", limits=JOB_LIMITS, **common),
         "completeness": render(
             "_completeness.html", measured=page.completeness, chart=completeness_chart(page.completeness), **common
@@ -212,6 +215,25 @@ async def job_sections(context: Context, caller: Caller, name: str, view: JobPag
 
 def _picture(page: JobPage, members: Mapping[str, Any], scales: Scales) -> Picture | None:
     return picture(members, page.all_substreams, page.slowest, page.distribution, scales)
+
+
+def _frames(page: JobPage, now_ms: int) -> dict[str, Any]:
+    """Return the values of the calendar of frames; ``rows`` is None if the job declares no frames."""
+    declared = page.status.config.frames
+    if declared is None or not page.frames.is_declared:
+        return {"rows": None}
+    declaration = declared.model_dump()
+    every = declaration["every"]
+    open_frames = sum(frame.state == "open" for frame in page.frames.frames)
+    return {
+        "rows": calendar(page.frames.frames, declaration, now_ms),
+        "every": every if isinstance(every, str) else format_duration(every),
+        "zone": declaration.get("time_zone"),
+        "finished": page.frames.totals,
+        "open": open_frames,
+        "selected": None if page.frame is None else asdict(page.frame),
+        "id_after": id_after,
+    }
 
 
 def _headline(page: JobPage, members: Mapping[str, Any], view: JobPageSelection) -> dict[str, Any]:

@@ -200,7 +200,7 @@ class JobReads:
     async def page(self, job: str, request: JobPageRequest, now_ms: int | None = None) -> JobPageReply:
         """Sweep a job, and return the data of its page."""
         found = await self._functions.run_together("job_page", job, now_ms, *_page_commands(request))
-        held, status, queries, delays, late, substreams, distribution, samples, history = found
+        held, status, queries, delays, late, substreams, distribution, samples, history, frames = found
         return JobPageReply(
             Snapshot(held),
             Status.of(status),
@@ -211,6 +211,7 @@ class JobReads:
             Distribution.of(distribution),
             Samples.of(samples).samples,
             HistoryReply.of(history),
+            FramesReply.of(frames),
         )
 
     async def samples(self, job: str, interval_ms: int, most: int, now_ms: int | None = None) -> Samples:
@@ -253,6 +254,7 @@ def _page_commands(request: JobPageRequest) -> list[tuple[str, dict[str, Any]]]:
         ("distribution", bins),
         ("timeline", {"interval_ms": request.interval_ms, "most": request.samples}),
         ("history", {"first": "0", "last": end, "most": request.records}),
+        ("frames", {"most": request.frames}),
     ]
 
 

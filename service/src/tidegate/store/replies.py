@@ -589,6 +589,7 @@ class JobPageRequest:
         samples: Number of samples.
         bin_widths_ms: Widths of a bin of the distribution, ascending.
         bins: Maximum number of bins.
+        frames: Number of frames.
     """
 
     holders: int
@@ -600,6 +601,7 @@ class JobPageRequest:
     samples: int
     bin_widths_ms: Sequence[int]
     bins: int
+    frames: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -619,3 +621,4 @@ class JobPageReply:
     distribution: Distribution | None
     samples: Sequence[Sample]
     history: HistoryReply
+    frames: FramesReply

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from tidegate.domain.frames import FrameStatus
 from tidegate.domain.history import COARSE_MS, FINE_MS, SAMPLES_KEPT, Sample
 from tidegate.domain.job import SubstreamState
-from tidegate.domain.values import SubstreamKey, member
+from tidegate.domain.values import EXACT_DOUBLE, SubstreamKey, member
 from tidegate.domain.views import SubstreamStatus
 from tidegate.store import replies
 from tidegate.times import ROUND_MS
@@ -37,6 +38,8 @@ GROUPS_SHOWN = 30
 """Number of rows of the history. A row shows one record, or a run of movements."""
 RECORDS_READ = 300
 """Maximum number of records in the rows of the history. The service reads one more, to detect further records."""
+FRAMES_SHOWN = 336
+"""Number of frames of the calendar: two weeks of hours."""
 SPANS_SHOWN = 5
 """Number of spans of late rows on the page. The service reads one more, to detect further spans."""
 RANGES_MS: Mapping[str, int] = {"15m": 900_000, "1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000}
@@ -66,6 +69,7 @@ class JobPageSelection:
         before: Cursor of the history.
         kind: Name of a group of kinds in ``FILTERS`` to which the history is limited; empty for all kinds.
         range: Range of the lag chart.
+        frame: A time in the frame whose record is shown; empty for no frame.
     """
 
     name: Annotated[str, Field(max_length=200)] = ""
@@ -76,6 +80,7 @@ class JobPageSelection:
     before: Annotated[str, Field(pattern=rf"^$|{RECORD_ID}")] = ""
     kind: Annotated[str, AfterValidator(_check_filter)] = ""
     range: LagRange = "1h"
+    frame: Annotated[str, Field(pattern=r"^(-?[0-9]{1,16})?$")] = ""
 
     @property
     def is_slowest_first(self) -> bool:
@@ -99,6 +104,8 @@ class JobPage:
         distribution: Distribution of the watermarks of a large job.
         holder: Row of the substream that holds the watermark, if a substream holds it.
         samples: Samples of the watermark in the range of the lag chart, oldest first, with one sample before the range.
+        frames: The latest frames.
+        frame: The frame whose record is shown; None for no frame.
     """
 
     status: JobStatus
@@ -116,6 +123,8 @@ class JobPage:
     distribution: replies.Distribution | None
     holder: SubstreamStatus | None
     samples: Sequence[Sample]
+    frames: replies.FramesReply
+    frame: FrameStatus | None
 
 
 async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> JobPage:
@@ -154,7 +163,19 @@ async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> J
         distribution=found.distribution,
         holder=next((row for row in found.substreams.rows if (row.query, row.substream) == holder), None),
         samples=found.samples,
+        frames=found.frames,
+        frame=await _frame(reader, job, found.frames, wanted),
     )
+
+
+async def _frame(reader: Reader, job: str, shown: replies.FramesReply, wanted: JobPageSelection) -> FrameStatus | None:
+    """Return the selected frame. An earlier one than the calendar shows needs a read of its own."""
+    if not wanted.frame or not shown.is_declared:
+        return None
+    time = min(max(int(wanted.frame), EXACT_DOUBLE.lowest), EXACT_DOUBLE.highest)
+    known = next((frame for frame in shown.frames if frame.start <= time < frame.end), None)
+    found = shown if known else await reader.store.reads.frame(job, time)
+    return known or next(iter(found.frames), None)
 
 
 async def _history(
@@ -196,6 +217,7 @@ def _request(wanted: JobPageSelection) -> replies.JobPageRequest:
         samples=range_ms // interval_ms + 1,
         bin_widths_ms=ROUND_MS,
         bins=BINS,
+        frames=FRAMES_SHOWN,
     )
 
 

@@ -720,13 +720,19 @@ function frames.read(first, last, most, is_any)
     high = math.min(high, calendar.number_of(last) + 1)
   end
   if first then low = math.max(low, calendar.number_of(first)) end
+  local record
   for number_ = high - 1, low, -1 do
     local start, finish_ = calendar.start_of(number_), calendar.start_of(number_ + 1)
     if #found == most then
       reply.next = finish_
       break
     end
-    local record = (not log.unread or number_ < log.unread) and record_of(start) or nil
+    local is_read = not log.unread or number_ < log.unread
+    if not is_read then
+      record = nil
+    elseif not record or start < record.start or start >= record.finish then
+      record = record_of(start)
+    end
     local place = record and places[record.start]
     if record and not place then
       place = #records + 1

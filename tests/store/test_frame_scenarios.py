@@ -10,7 +10,7 @@ from tidegate.domain.batches import BeginOptions, PartitionReport
 from tidegate.domain.calendar import Frames
 from tidegate.domain.completeness import BatchAccounting, RowCounts
 from tidegate.domain.config import JobConfig
-from tidegate.domain.frames import HEARD_MS, RESTORED, FrameStatus
+from tidegate.domain.frames import CONFIRMED_MS, LOSSES_KEPT, RESTORED, FrameStatus
 from tidegate.domain.job import Run, TokenClaim
 from tidegate.domain.offsets import BatchOffsets
 from tidegate.domain.policies import LimitingLag
@@ -153,7 +153,7 @@ def test_a_query_that_has_died_is_no_evidence_of_silence(make: Make) -> None:
     job.batch(a=1250)
     assert job.states(1000, 1100) == ["complete", "empty"]
     assert job.frame(1100).silent is not None
-    job.now += HEARD_MS + 100
+    job.now += CONFIRMED_MS + 100
     job.batch(a=1450)
     assert job.states(1200, 1300) == ["complete_with_exclusions", "open"]
     assert [each.reason for each in job.frame(1300).exclusions] == ["silent_query"]
@@ -176,7 +176,7 @@ def test_a_restored_watermark_starts_new_generations(make: Make) -> None:
     job = make()
     job.batch(a=1000)
     run = Run("p", "c", "r")
-    job.execute("begin", run, 1, token=TokenClaim(1, 1130))
+    job.execute("begin", run, 1, token=TokenClaim(job.twin.machine.incarnation, 1130))
     job.execute("commit", run, 1, None)
     frame = job.frame(1000)
     assert (frame.state, frame.generation) == ("complete_with_exclusions", RESTORED + 1)
@@ -282,3 +282,110 @@ def test_a_year_of_frames_that_pass_together_has_one_record(make: Make) -> None:
     [told] = [record.details for record in job.twin.machine.history if record.kind == "frame"]
     assert (told["count"], told["empty"]) == (8760, 8759)
     assert job.states(1000, 500_000) == ["complete", "empty"]
+
+
+def test_a_restarted_query_proves_nothing_before_it_has_read(make: Make) -> None:
+    """The begin of `q` is a call, but no evidence: its batch may have rows of the frames that W has passed."""
+    job = make(idle_timeout_ms=30)
+    job.batch(a=1000)
+    job.batch("q", b=1000)
+    job.now += 100
+    job.heartbeat("q")
+    job.now += CONFIRMED_MS + 100
+    job.batch(a=1350)
+    assert job.states(1000, 1100, 1200) == ["complete_with_exclusions", "open", "open"]
+    job.now += 1000
+    job.begin("q")
+    assert job.states(1100, 1200) == ["open", "open"]
+    job.batch("q", b=1150)
+    assert job.states(1100, 1200) == ["complete_with_exclusions", "open"]
+    job.now += 1000
+    job.heartbeat("q")
+    assert job.states(1200) == ["empty"]
+
+
+def test_evidence_of_some_substreams_confirms_no_others(make: Make) -> None:
+    job = make(idle_timeout_ms=30)
+    job.batch(a=1000)
+    job.batch("q", b=1000, c=1000)
+    job.now += 100
+    job.heartbeat("q")
+    job.now += CONFIRMED_MS + 100
+    job.execute("heartbeat", Run("q", "c", "r"), job.now, after_batch=0, caught_up=["b"])
+    job.batch(a=1250)
+    assert job.states(1000, 1100) == ["complete_with_exclusions", "open"]
+    job.execute("heartbeat", Run("q", "c", "r"), job.now, after_batch=0, caught_up=["b", "c", "c"])
+    assert job.states(1100) == ["empty"]
+
+
+def test_the_end_of_the_input_confirms_the_silence_of_stopped_queries(make: Make) -> None:
+    job = make(idle_timeout_ms=30)
+    job.batch(a=1000)
+    job.batch("q", b=1000)
+    job.now += 100
+    job.heartbeat("q")
+    job.batch(a=1250)
+    job.now += CONFIRMED_MS + 100
+    job.execute("complete")
+    assert job.states(1000, 1100, 1200) == ["complete", "empty", "complete"]
+
+
+def test_results_of_a_later_batch_without_rows_are_those_of_the_last_batch_too(make: Make) -> None:
+    job = make()
+    job.batch("v", a=1000, output=(None,))
+    job.batch("w", b=1000, output=(None,))
+    job.batch("v", a=1250, output=(1000,))
+    job.batch("w", b=1250, output=(1000,))
+    job.heartbeat("w", output=(1250,))
+    job.batch("w", b=1251, updated=(1000,), output=(1250,))
+    job.heartbeat("v", output=(1250,))
+    assert job.states(1000) == ["open"]
+    job.batches["w"] += 1  # a batch without rows
+    job.heartbeat("w", output=(1250,))
+    assert job.states(1000, 1100) == ["complete", "empty"]
+
+
+def test_rows_above_the_output_watermark_wait_for_that_only(make: Make) -> None:
+    """The window of 1120 is open in `p`, so no results have changed that `p` would have to tell."""
+    job = make()
+    job.batch(a=1000, output=(None,))
+    job.batch(a=1350, output=(900,))
+    job.batch(a=1351, updated=(1120,), output=(900,))
+    assert job.states(1000, 1100) == ["open", "open"]
+    job.batches["p"] += 1
+    job.heartbeat(output=(1350,))
+    assert job.states(1000, 1100, 1200) == ["complete", "complete", "empty"]
+
+
+def test_a_frame_that_was_read_before_a_restored_watermark_has_a_new_generation(make: Make) -> None:
+    job = make()
+    job.batch("w", a=1000, output=(None,))
+    job.batch("w", a=1250, output=(1000,))
+    assert job.states(1000) == ["open"]
+    run = Run("w", "c", "r")
+    job.execute(
+        "begin",
+        run,
+        2,
+        options=BeginOptions(tells_output=True, output_watermark=1000),
+        token=TokenClaim(job.twin.machine.incarnation, 1330),
+    )
+    job.execute("commit", run, 2, None)
+    job.batches["w"] = 3
+    job.heartbeat("w", output=(1330,))
+    frames = [job.frame(1000), job.frame(1200)]
+    assert [each.generation for each in frames] == [RESTORED + 2] * 2
+    assert [each.generations[0].reason for each in frames] == ["watermark_restored"] * 2
+
+
+def test_many_losses_are_merged(make: Make) -> None:
+    job = make()
+    names = [f"s{number:03}" for number in range(LOSSES_KEPT + 50)]
+    job.batch(a=1000)
+    job.batch("q", **dict.fromkeys(names, 900))  # type: ignore[arg-type]
+    for name in names:
+        job.execute("evict", "q", [name])
+    job.batch(a=1250)
+    frame = job.frame(1000)
+    assert len(frame.exclusions) == LOSSES_KEPT
+    assert sum(each.count for each in frame.exclusions) == len(names)

@@ -96,7 +96,7 @@ def test_a_change_that_no_replica_has_is_not_confirmed(servers: Servers, job_nam
     asyncio.run(run())
 
 
-PAGE = JobPageRequest(3, 10, None, 10, None, FINE_MS, 10, [1000], 10)
+PAGE = JobPageRequest(3, 10, None, 10, None, FINE_MS, 10, [1000], 10, 10)
 READS: dict[str, Callable[[JobStore, str], Awaitable[Any]]] = {
     "sweep": lambda store, job: store.sweep(job),
     "read_watermark": lambda store, job: store.read_watermark(job),

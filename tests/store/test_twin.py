@@ -590,6 +590,7 @@ class UpgradedTwins(Twins):
     @rule()
     def serve_by_the_other_version(self) -> None:
         type(self).is_upgraded = not self.is_upgraded
+        self.last = None  # the other version may have given another answer
 
     def understood(self, argument: Argument) -> Argument | None:
         return argument if self.is_upgraded else None

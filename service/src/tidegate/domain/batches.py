@@ -21,7 +21,7 @@ from tidegate.domain.errors import (
     ReportsMissing,
 )
 from tidegate.domain.evaluate import accept_token, advance_clock, evaluate, merged_watermark, reply, time_out_caught_up
-from tidegate.domain.frames import count_rows, lose, miss_rows, wrote_results
+from tidegate.domain.frames import confirm_silence, count_rows, lose, miss_rows, wrote_results
 from tidegate.domain.history import NAMES_KEPT, Kind, named
 from tidegate.domain.job import (
     Exclusion,
@@ -375,9 +375,12 @@ def _commit_staged(job: JobState, name: str, query: Query, caught_up: CaughtUp |
     measure(job, name, [(of, rows) for (_, of), rows in staged.delays.items()], query.begun_merged)
     observe(job, name, staged.names, staged.event_times, staged.watermarks)
     if caught_up is not None:
-        time_out_caught_up(job, name, job.now_ms - caught_up.age_ms - query.outage_ms, caught_up.substreams)
+        until_ms = job.now_ms - caught_up.age_ms
+        time_out_caught_up(job, name, until_ms - query.outage_ms, caught_up.substreams)
+        confirm_silence(job, name, until_ms, caught_up.substreams)
     elif query.input_known_until_ms is not None:
         _advance_idle_clock(query, query.input_known_until_ms)
+        confirm_silence(job, name, query.input_known_until_ms)
     for (_partition, substream), count in staged.rows.items():
         key = name, substream
         if key in job.substreams:
@@ -454,7 +457,8 @@ def heartbeat(
         applies = after_batch is not None and after_batch == query.previous and not query.previous_open
     else:
         applies = after_batch in (None, query.latest)
-    if tells_output and not query.open and after_batch is not None and after_batch == query.latest:
+    is_told = tells_output and after_batch is not None and query.latest is not None and after_batch >= query.latest
+    if is_told and not query.open and run.query_id == query.query_id:
         wrote_results(job, run.query)
     if applies:
         if after_batch is not None and run.query_id == query.query_id:
@@ -464,6 +468,7 @@ def heartbeat(
             _advance_idle_clock(query, until_ms)
         else:
             time_out_caught_up(job, run.query, until_ms - query.outage_ms, caught_up)
+        confirm_silence(job, run.query, until_ms, caught_up)
         evaluate(job)
     return Effect(reply(job), applies)
 

@@ -17,7 +17,7 @@ This is the model. In a coordinator, ``store/lua/frames.lua`` does the same.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, Self
@@ -57,8 +57,8 @@ LOSSES_KEPT = 100
 """Maximum number of losses that a job keeps."""
 WRITING_KEPT = 1000
 """Maximum number of frames of a batch that wait until their results are written."""
-HEARD_MS = 60_000
-"""Time without a call of a query, above the idle timeout, after which its idle substreams may have data."""
+CONFIRMED_MS = 60_000
+"""Time without evidence of a query after which its idle substreams may have data, unless the idle timeout is longer."""
 RESTORED = 1000
 """Distance of the generations after a restored watermark: the store may have lost later generations."""
 
@@ -140,6 +140,7 @@ def count_rows(
     if frames is None:
         return
     writing: list[int] = []
+    output = job.queries[query].output_watermark
     for time, count, updated, late in rows:
         if not count or (latest is not None and time > latest):
             continue
@@ -159,7 +160,9 @@ def count_rows(
                 start, (job.moment.observed_ms + frames.correction_delay_ms, NO_ROWS_OF_FRAME)
             )
             log.changes[start] = due_ms, before + added
-        if log.unread is not None and number < log.unread and count > late and start not in writing:
+        # Frames that end above the output watermark of the query wait for that.
+        is_passed = is_finished or above(output, frames.start_of(number + 1) - 1)
+        if log.unread is not None and number < log.unread and is_passed and start not in writing:
             writing.append(start)
     if writing and job.queries[query].tells_output:
         log.writing[query] = sorted(writing)[:WRITING_KEPT]
@@ -184,18 +187,48 @@ def wrote_results(job: JobState, query: str) -> None:
 
 def exclusion(reason: str, substreams: Iterable[tuple[str, int | None]], **others: Any) -> Exclusion | None:
     """Return an exclusion of substreams, given with their watermarks; None without substreams."""
-    found = sorted(substreams, key=lambda each: (by_value(each[1]), each[0].encode()))
+    found = list(substreams)
     if not found:
         return None
-    named = tuple(ExcludedSubstream(*each) for each in found[:NAMES_KEPT])
-    return Exclusion(reason, len(found), found[0][1], named, **others)
+    named = _named_first(found)
+    return Exclusion(reason, len(found), named[0].watermark, named, **others)
+
+
+def _named_first(substreams: list[tuple[str, int | None]]) -> tuple[ExcludedSubstream, ...]:
+    ordered = sorted(substreams, key=lambda each: (by_value(each[1]), each[0].encode()))
+    return tuple(ExcludedSubstream(*each) for each in ordered[:NAMES_KEPT])
 
 
 def lose(job: JobState, found: Exclusion | None) -> None:
     """Record an exclusion that concerns all frames up to the max event time that are not finished, or not proven."""
     if found is None or job.config.frames is None or (up_to := _latest(job)) is None:
         return
-    job.frames.losses = [*job.frames.losses, replace(found, up_to=up_to)][-LOSSES_KEPT:]
+    losses = [*job.frames.losses, replace(found, up_to=up_to)]
+    if len(losses) > LOSSES_KEPT:
+        _merge_two(losses)
+    job.frames.losses = losses
+
+
+def _merge_two(losses: list[Exclusion]) -> None:
+    """Merge the first loss that has the reason of a later one with that one."""
+    reasons = [each.reason for each in losses]
+    at, other = next(
+        (at, reasons.index(reason, at + 1)) for at, reason in enumerate(reasons) if reason in reasons[at + 1 :]
+    )
+    a, b = losses[at], losses.pop(other)
+    substreams = [(each.substream, each.watermark) for each in (*a.substreams, *b.substreams)]
+    named = () if not substreams else _named_first(substreams)
+    query, batch_id = (a.query, b.batch_id) if a.query == b.query else (None, None)
+    losses[at] = Exclusion(
+        a.reason,
+        a.count + b.count,
+        min(a.watermark, b.watermark, key=by_value),
+        named,
+        query,
+        batch_id,
+        (a.partitions + b.partitions)[:NAMES_KEPT],
+        highest(a.up_to, b.up_to),
+    )
 
 
 def lose_substreams(job: JobState, reason: str, removed: Mapping[SubstreamKey, Substream]) -> None:
@@ -204,15 +237,42 @@ def lose_substreams(job: JobState, reason: str, removed: Mapping[SubstreamKey, S
     lose(job, exclusion(reason, remaining))
 
 
-def exclusions(job: JobState, end: int) -> Iterator[Exclusion]:
-    """Yield what does not count, or has not reached the end of frames that W has passed, without losses."""
-    yield from filter(None, _substreams_below(job, end))
+def confirm_silence(job: JobState, name: str, until_ms: int, caught_up: Collection[str] | None = None) -> None:
+    """Record that a query has read all input of its idle substreams up to a processing time.
+
+    Args:
+        job: The job.
+        name: The query.
+        until_ms: The processing time.
+        caught_up: The only substreams whose input it has read. It confirms nothing if others are idle. None: all.
+    """
+    if job.config.frames is None:
+        return
+    if caught_up is not None:
+        idle = {of for (query, of), each in job.substreams.items() if query == name and each.idle and not each.done}
+        if not idle <= set(caught_up):
+            return
+    query = job.queries[name]
+    query.confirmed_ms = job.moment.observed_ms
+    query.confirmed_until_ms = highest(query.confirmed_until_ms, until_ms)
+
+
+def exclusions(job: JobState, end: int, read_ms: int | None = None) -> Iterator[Exclusion]:
+    """Yield what does not count, or has not reached the end of frames that W has passed, without losses.
+
+    Args:
+        job: The job.
+        end: End of the frames.
+        read_ms: Processing time at which W has passed the frames. Only later evidence then confirms that idle
+            substreams have no data. None: W passes them now.
+    """
+    yield from filter(None, _substreams_below(job, end, read_ms))
     for name, query in sorted(job.queries.items(), key=lambda item: item[0].encode()):
         if query.open and query.released and not above(query.pinned_watermark, end - 1):
             yield Exclusion("max_batch_hold_ms", 1, query.pinned_watermark, (), name, query.latest)
 
 
-def _substreams_below(job: JobState, end: int) -> Iterator[Exclusion | None]:
+def _substreams_below(job: JobState, end: int, read_ms: int | None) -> Iterator[Exclusion | None]:
     if not job.is_complete:  # the end of the input ends all substreams that count
         counting = {key: s for key, s in job.substreams.items() if s.counts}
         behind = "behind" if job.config.max_retention_ms is None else "max_retention_ms"
@@ -222,22 +282,27 @@ def _substreams_below(job: JobState, end: int) -> Iterator[Exclusion | None]:
             yield exclusion(limit, _below(end, of_limit))
     idle = [(key, s) for key, s in job.substreams.items() if s.idle and not s.done]
     for reason in ("query_timeout_ms", "idle", "idle_timeout_ms", "silent_query"):
-        of_reason = ((member(key), s.watermark) for key, s in idle if _reason(job, key, s) == reason)
+        of_reason = ((member(key), s.watermark) for key, s in idle if _reason(job, key, s, read_ms) == reason)
         yield exclusion(reason, _below(end, of_reason))
 
 
-def _reason(job: JobState, key: SubstreamKey, substream: Substream) -> str:
+def _reason(job: JobState, key: SubstreamKey, substream: Substream, read_ms: int | None = None) -> str:
     """Return why an idle substream does not count; "" if its query has confirmed that it has no data."""
     if substream.idle_by_operator:
         return "idle"
     if substream.forced_idle:
         return "query_timeout_ms"
+    if job.is_complete:  # the end of the input confirms it
+        return ""
     if key[0] == DIRECT:
         return "idle_timeout_ms"
-    seen_ms = job.last_seen.get(key[0])
-    patience_ms = max(job.config.idle_timeout_ms or 0, HEARD_MS)
-    is_heard = seen_ms is not None and job.moment.observed_ms - seen_ms <= patience_ms
-    return "" if is_heard else "silent_query"
+    query = job.queries[key[0]]
+    if query.confirmed_ms is None or query.confirmed_until_ms is None:
+        return "silent_query"
+    if read_ms is not None:
+        return "" if query.confirmed_until_ms >= read_ms else "silent_query"
+    patience_ms = max(job.config.idle_timeout_ms or 0, CONFIRMED_MS)
+    return "" if job.moment.observed_ms - query.confirmed_ms <= patience_ms else "silent_query"
 
 
 def silent_substreams(job: JobState, end: int) -> Exclusion | None:
@@ -349,6 +414,9 @@ def _finish(job: JobState, frames: Frames, log: FrameLog, written: int) -> None:
         assert record is not None
         end = min(record.end, frames.start_of(reached))
         finished = replace(record, end=end, finished_ms=job.now_ms, uncounted_up_to=log.uncounted_up_to)
+        if record.generation <= log.base:  # the watermark was restored: the frame may have been told before
+            finished = replace(finished, generation=log.base + 1, reason=log.reason)
+            log.latest_generation = max(log.latest_generation, finished.generation)
         log.records[record.start] = finished
         if end < record.end:
             log.records[end] = replace(record, start=end)
@@ -410,7 +478,7 @@ def _prove(job: JobState, frames: Frames, log: FrameLog) -> None:
             return
         record = log.records.get(log.unproven[0])
         if record is not None and not _is_lost(log, record):
-            if next(exclusions(job, record.end), None) is not None:
+            if next(exclusions(job, record.end, record.read_ms), None) is not None:
                 return
             first, last = frames.number_of(record.start), frames.number_of(record.end)
             before = _number_without_rows(frames, log, record, first, last)
@@ -429,9 +497,9 @@ def _correct(job: JobState, frames: Frames, log: FrameLog) -> None:
     """Make the new generations that are due."""
     now = job.moment.observed_ms
     due = [start for start, (due_ms, _) in log.changes.items() if due_ms <= now or job.is_complete]
-    due = sorted(due, key=lambda start: (log.changes[start][0], _by_text(start)))[:FINISHED_AT_ONCE]
+    due = sorted(due, key=lambda start: (log.changes[start][0], _by_text(start)))
     waiting = {start for starts in log.writing.values() for start in starts}
-    made = [start for start in due if start not in waiting]
+    made = [start for start in due if start not in waiting][:FINISHED_AT_ONCE]
     _make_generations(job, frames, log, made)
     log.has_more = log.has_more or len(made) == FINISHED_AT_ONCE
 
@@ -505,9 +573,8 @@ def next_generation_ms(job: JobState) -> int | None:
     Frames whose results a query has not written are not due by time.
     """
     log = job.frames
-    due = sorted(log.changes, key=lambda start: (log.changes[start][0], _by_text(start)))[:FINISHED_AT_ONCE]
     waiting = {start for starts in log.writing.values() for start in starts}
-    return min((log.changes[start][0] for start in due if start not in waiting), default=None)
+    return min((due_ms for start, (due_ms, _) in log.changes.items() if start not in waiting), default=None)
 
 
 # What a read returns
@@ -561,7 +628,8 @@ class FrameStatus:
     end: int = described("Event time at which the frame ends.", example=1357556400000)
     state: FrameState = described(
         "`open`: results may be missing. `complete`: all results are written. `complete_with_exclusions`: the same, "
-        "except for the exclusions. `empty`: no row exists, and no substream was excluded.",
+        "except for the exclusions. `empty`: no row exists, and each substream that was excluded has passed the end "
+        "since, without rows of the frame.",
         example="complete",
     )
     generation: int | None = described("Latest generation. Null if the frame is open.", example=1)
@@ -580,7 +648,7 @@ class FrameStatus:
         "Processing time at which the watermark passed the end of the frame.", example=1357558200000
     )
     finished_ms: int | None = described(
-        "Processing time at which the written watermark passed the end of the frame.", example=1357558201000
+        "Processing time at which the frame was finished. Null if it is open.", example=1357558201000
     )
     generations: list[Generation] = described("The generations, first one first.")
     changes: FrameRows | None = described("Rows since the latest generation, which make the next one.", example=None)
@@ -601,6 +669,7 @@ def frame_status(
 ) -> FrameStatus:
     """Return a frame as a read shows it. ``uncounted_up_to`` is that of the job."""
     due_ms, added = (None, NO_ROWS_OF_FRAME) if changes is None else changes
+    finished_ms = None
     if record is None:
         exclusions, silent, queries = list[Exclusion](), None, list[QueryBatch]()
         of_frame = list[Generation]()
@@ -612,7 +681,9 @@ def frame_status(
         queries, first = list(record.queries), rows
         for each in (added, *(generation.added for generation in generations)):
             first = HourCounts(*(a - b for a, b in zip(astuple(first), astuple(each), strict=True)))
-        finished_ms = record.proven_ms if state == "empty" and record.proven_ms is not None else record.finished_ms
+        if state != "open":
+            is_proven = state == "empty" and record.proven_ms is not None
+            finished_ms = record.proven_ms if is_proven else record.finished_ms
         of_frame = [
             Generation(record.generation, finished_ms or record.read_ms, record.reason, FrameRows.of(first)),
             *(Generation(each.generation, each.at_ms, each.reason, FrameRows.of(each.added)) for each in generations),
@@ -631,7 +702,7 @@ def frame_status(
         None if record is None else record.watermark,
         None if record is None else record.record,
         None if record is None else record.read_ms,
-        None if record is None else record.finished_ms,
+        finished_ms,
         [] if is_open else of_frame,
         None if changes is None else FrameRows.of(added),
         due_ms,

@@ -128,7 +128,9 @@ class Query:
     batch no longer holds W. ``retired`` is true if only a new run may continue the query. If ``tells_output`` is true,
     the client tells the *output watermark* of the query: everything that its functions write for event times below
     ``output_watermark`` is written. ``begun_revision`` is the revision of the configuration when the latest batch
-    began.
+    began. ``confirmed_ms`` is the observed time of the job at which the query last gave evidence for all its idle
+    substreams, if the job declares frames: it had read all their input up to the processing time
+    ``confirmed_until_ms``.
     """
 
     query_id: str
@@ -149,6 +151,8 @@ class Query:
     tells_output: bool = False
     output_watermark: int | None = None
     begun_revision: int = 1
+    confirmed_ms: int | None = None
+    confirmed_until_ms: int | None = None
     idle_clock_observed_ms: int | None = None
     waited_ms: int = 0
     outage_ms: int = 0
@@ -206,8 +210,8 @@ class Exclusion:
     reason: str = described(
         "Limit or action: `query_timeout_ms`, `idle_timeout_ms` (of reports without batches), `max_retention_ms`, "
         "`max_batch_hold_ms`, a parameter of a policy, `behind` (the watermark had already passed the substream), "
-        "`silent_query` (its query has made no call), `idle`, `evict`, `retire`, `hand_over`, `offsets_skipped` or "
-        "`offsets_restarted`.",
+        "`silent_query` (its query has not confirmed lately that it has no data), `idle`, `evict`, `retire`, "
+        "`hand_over`, `offsets_skipped` or `offsets_restarted`.",
         example="query_timeout_ms",
     )
     count: int = described("Number of substreams, batches or offsets.", example=1)

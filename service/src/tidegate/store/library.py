@@ -79,7 +79,7 @@ CONSTANTS = {
         for name in (
             *("FRAME_RECORDS_KEPT", "FRAME_RECORDS_KEPT_MS", "FRAMES_COUNTED", "GENERATIONS_KEPT"),
             *("FINISHED_AT_ONCE", "LOSSES_KEPT", "DELAYS_MS", "MOST_MEASURED", "WRITING_KEPT"),
-            *("HEARD_MS", "RESTORED"),
+            *("CONFIRMED_MS", "RESTORED"),
         )
     },
     "TOMBSTONE_KEPT_MS": TOMBSTONE_KEPT_MS,

@@ -121,7 +121,7 @@ class BatchFunction:
             # After the end of the input, a batch without rows needs no begin.
             watermark = self.session.run(self.session.calls.coalesced_watermark())
             written = self.handler.end(df.sparkSession, protocol.batch_without_rows(batch_id, watermark), watermark)
-            self.session.run(protocol.wrote(written, None))
+            self.session.run(protocol.wrote(written, batch_id))
             return
         df = self._with_fewer_tasks(df, batch_input.offsets)
         if self.options.persist:
@@ -137,7 +137,8 @@ class BatchFunction:
                 unpersist(df)
         answer = self.session.run(protocol.commit(opened, fold))
         written = after_commit(None if answer is None else answer["coalesced_watermark"])
-        has_updated = fold.count("updated") > 0
+        # A late row may be in an overlapping window that still accepts it.
+        has_updated = fold.count("updated") + fold.count("late") > 0
         self.session.run(protocol.wrote(written, batch_id, answer is not None, has_updated))
         self._warn(rows, answer)
         self._announce_commit(self._committed(opened.batch, fold, answer, time.monotonic() - began))

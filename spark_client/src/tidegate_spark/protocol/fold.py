@@ -16,6 +16,8 @@ MAX_COUNTS_BYTES = 4 * 1024 * 1024 - 1024
 """Maximum size of a commit's row counts in bytes: the limit for the body of a call, less 1 KiB for other fields."""
 SUBSTREAMS_THAT_FIT = 3_000
 """Number of substreams whose counts always fit into a commit, with any names and hours."""
+SLOTS_THAT_FIT = 1_000
+"""Number of slots of frames that fit into a commit besides these."""
 HOURS_PER_COMMIT = 30_000
 """Maximum number of hours in one commit, summed over all substreams."""
 
@@ -150,7 +152,7 @@ class Fold:
         return not self._fits(self._counts_by_substream())
 
     def _fits(self, counts: dict[str, Any]) -> bool:
-        if len(self.substream) < SUBSTREAMS_THAT_FIT:
+        if len(self.substream) < SUBSTREAMS_THAT_FIT and len(counts.get("frames", ())) < SLOTS_THAT_FIT:
             return True
         return len(self.substream) <= MAX_SUBSTREAMS and len(json.dumps(counts)) <= MAX_COUNTS_BYTES
 

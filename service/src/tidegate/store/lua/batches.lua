@@ -225,13 +225,15 @@ local function commit_staged(name)
     history.write_substreams('active', name, progress.active)
     local query = queries.get(name)
     if args.caught_up then
-      local time = job.now - args.caught_up_age_ms - query.outage
-      progress.has_left = idleness.time_out_caught_up(name, args.caught_up, time)
+      local time = job.now - args.caught_up_age_ms
+      progress.has_left = idleness.time_out_caught_up(name, args.caught_up, time - query.outage)
+      frames.confirm_silence(query, time, args.caught_up)
     elseif query.input_known_until then
       queries.advance_idle_clock(query, query.input_known_until)
     end
     close(query)
     progress.has_left = idleness.time_out_substreams(name, query.idle_clock) or progress.has_left
+    if not args.caught_up and query.input_known_until then frames.confirm_silence(query, query.input_known_until) end
   end
   return measure, learn, observe, count, end_batch
 end
@@ -651,9 +653,8 @@ function commands.heartbeat()
     query.tells_output, query.output = true, highest(number(args.output_watermark), query.output)
   end
   emission.place_unwritten(query)
-  if args.tells_output and not query.open and args.after_batch and args.after_batch == query.latest then
-    frames.wrote_results(query)
-  end
+  local is_told = args.tells_output and args.after_batch and query.latest and args.after_batch >= query.latest
+  if is_told and not query.open and args.run.query_id == query.query_id then frames.wrote_results(query) end
   local applied
   if query.open then
     applied = args.after_batch ~= nil and args.after_batch == query.previous and not query.previous_open
@@ -672,6 +673,7 @@ function commands.heartbeat()
     else
       queries.advance_idle_clock(query, time)
     end
+    frames.confirm_silence(query, time, args.caught_up)
     evaluate.evaluate(idleness.time_out_substreams(query.name, query.idle_clock) or has_left)
   end
   return reply.finish({applied = applied})

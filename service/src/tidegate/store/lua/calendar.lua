@@ -48,26 +48,26 @@ end
 
 -- Return the start of a frame, limited to exact numbers.
 function calendar.start_of(number)
-  local frames, start = config.frames, nil
-  if type(frames.every) == 'number' then
-    start = number * frames.every + frames.offset_ms
+  local declared, start = config.frames, nil
+  if type(declared.every) == 'number' then
+    start = number * declared.every + declared.offset_ms
   else
-    local day = frames.every == 'day' and number or first_day_of(number)
-    start = moment_of(day * DAY + frames.offset_ms)
+    local day = declared.every == 'day' and number or first_day_of(number)
+    start = moment_of(day * DAY + declared.offset_ms)
   end
   return math.min(math.max(start, -HIGHEST), HIGHEST)
 end
 
 -- Return the number of the frame that contains a time.
 function calendar.number_of(time)
-  local frames = config.frames
-  if type(frames.every) == 'number' then
+  local declared = config.frames
+  if type(declared.every) == 'number' then
     -- The difference of the time and the offset may be inexact.
-    local past, offset_past = values.modulo(time, frames.every), frames.offset_ms
-    return whole(time, frames.every) - (past < offset_past and 1 or 0)
+    local past, offset_past = values.modulo(time, declared.every), declared.offset_ms
+    return whole(time, declared.every) - (past < offset_past and 1 or 0)
   end
   local day = whole(time, DAY) + 1  -- a clock is less than a day ahead of UTC
-  local number = frames.every == 'day' and day or month_of(day)
+  local number = declared.every == 'day' and day or month_of(day)
   while calendar.start_of(number) > time do number = number - 1 end
   return number
 end

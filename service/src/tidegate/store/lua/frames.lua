@@ -8,6 +8,7 @@
 local number, text, highest, above = values.number, values.text, values.highest, values.above
 local job, config = state.job, state.config
 local frames = {}
+local number_counted
 local CLASSES = {'rows', 'updated', 'dropped', 'diverted'}
 local EXAMINED = 1000  -- substreams that are compared with the end of a frame, of those that were made idle, and of others
 local ROWS_AT_ONCE = 1000  -- rows of frames that a command forgets
@@ -105,6 +106,12 @@ local function forget_rows(start)
   redis.call('ZREM', key.frames_counted, text(start))
 end
 
+-- Return the number of frames whose rows are counted, without those that the job has forgotten, but not yet removed.
+function number_counted()
+  local first = redis.call('ZRANGE', key.frame_starts, 0, 0)[1] or '-inf'
+  return redis.call('ZCOUNT', key.frames_counted, first, '+inf')
+end
+
 -- Add the rows of a batch of a query to their frames. rows: for each frame, a time, and texts with its rows, updated rows and
 -- late rows. latest_time: the latest event time that is accepted (nil: any).
 function frames.count_rows(query, rows, disposition, latest_time)
@@ -115,7 +122,8 @@ function frames.count_rows(query, rows, disposition, latest_time)
       local start, number_ = calendar.frame_of(row.time)
       local is_finished = log.unfinished and number_ < log.unfinished
       local is_kept = not is_finished or record_of(start) ~= nil
-      if is_kept and redis.call('ZCARD', key.frames_counted) >= 2 * constants.FRAMES_COUNTED
+      local most = 2 * constants.FRAMES_COUNTED
+      if is_kept and redis.call('ZCARD', key.frames_counted) >= most and number_counted() >= most
         and not redis.call('ZSCORE', key.frames_counted, text(start)) then
         log.uncounted_up_to, is_kept = highest(start, log.uncounted_up_to), false
       end
@@ -128,7 +136,9 @@ function frames.count_rows(query, rows, disposition, latest_time)
           redis.call('ZADD', key.frame_changes, 'NX', job.observed_now + config.frames.correction_delay_ms, text(start))
           add_rows(key.frame_added, start, counts)
         end
-        if log.unread and number_ < log.unread and row.rows ~= row.late and not is_listed[start] then
+        -- Frames that end above the output watermark of the query wait for that.
+        local is_passed = is_finished or above(query.output, calendar.start_of(number_ + 1) - 1)
+        if log.unread and number_ < log.unread and is_passed and not is_listed[start] then
           is_listed[start], writing[#writing + 1] = true, start
         end
       end
@@ -200,18 +210,36 @@ local function counting_below(reason, sets, finish)
   return exclusion(reason, count, named)
 end
 
+-- Record that a query has read all input of its idle substreams up to a processing time. caught_up: the only members whose
+-- input it has read (nil: all); it confirms nothing if others are idle.
+function frames.confirm_silence(query, time, caught_up)
+  if not config.frames then return end
+  if caught_up then
+    local left, seen = redis.call('ZCARD', key.idle(query.name)), {}
+    for i, is_idle in ipairs(left > 0 and bulk.zmscore(key.idle(query.name), caught_up) or {}) do
+      if is_idle and not seen[caught_up[i]] then left, seen[caught_up[i]] = left - 1, true end
+    end
+    if left > 0 then return end
+  end
+  query.confirmed, query.confirmed_until = job.observed_now, highest(query.confirmed_until, time)
+end
+
 -- Return why an idle substream of a query does not count, if no operator and no timeout of the query is the reason: 'silent' if
--- its query has confirmed that it has no data.
-local function reason_of(query)
-  if query == '' then return 'idle_timeout_ms' end
-  local seen = tonumber(redis.call('ZSCORE', key.last_seen, query) or nil)
-  local patience = math.max(config.idle_timeout_ms or 0, constants.HEARD_MS)
-  return seen and job.observed_now - seen <= patience and 'silent' or 'silent_query'
+-- its query has confirmed that it has no data. read_ms: when W has passed the frames; only later evidence confirms it (nil: W
+-- passes them now).
+local function reason_of(name, read_ms)
+  if job.is_complete then return 'silent' end  -- the end of the input confirms it
+  if name == '' then return 'idle_timeout_ms' end
+  local query = queries.get(name)
+  if not query.confirmed then return 'silent_query' end
+  if read_ms then return query.confirmed_until >= read_ms and 'silent' or 'silent_query' end
+  local patience = math.max(config.idle_timeout_ms or 0, constants.CONFIRMED_MS)
+  return job.observed_now - query.confirmed <= patience and 'silent' or 'silent_query'
 end
 
 -- Return the idle substreams below the end of frames by reason. Each reason has a count and named substreams. Of many
 -- substreams, those that are not examined count, too.
-local function idle_below(finish)
+local function idle_below(finish, read_ms)
   local found = {}
   local function add(reason, count, member, watermark)
     local of = found[reason] or {count = 0, named = {}}
@@ -236,23 +264,23 @@ local function idle_below(finish)
   table.insert(names, 1, '')
   for _, query in ipairs(names) do
     local idle = left > 0 and redis.call('ZRANGE', key.idle(query), 0, left - 1) or {}
-    local reason, is_forced = #idle > 0 and reason_of(query), bulk.zmscore(key.forced_idle, idle)
+    local reason, is_forced = #idle > 0 and reason_of(query, read_ms), bulk.zmscore(key.forced_idle, idle)
     for i, watermark in ipairs(membership.watermarks(idle)) do
       if not is_forced[i] and (not watermark or watermark < finish) then add(reason, 1, idle[i], watermark) end
     end
     left = left - #idle
     if left <= 0 then
       local rest = redis.call('ZCARD', key.idle(query)) - #idle
-      if rest > 0 then add(reason_of(query), rest) end
+      if rest > 0 then add(reason_of(query, read_ms), rest) end
     end
   end
   return found
 end
 
 -- Return what does not count, or has not reached the end of frames that W has passed, without losses; and the substreams
--- that are silent.
-local function exclusions(finish)
-  local found, idle = {}, idle_below(finish)
+-- that are silent. read_ms: see reason_of().
+local function exclusions(finish, read_ms)
+  local found, idle = {}, idle_below(finish, read_ms)
   local function add(one) found[#found + 1] = one end
   if not job.is_complete then  -- the end of the input ends all substreams that count
     add(counting_below(config.max_retention_ms and 'max_retention_ms' or 'behind', emission.counting_sets(), finish))
@@ -281,6 +309,38 @@ local function losses()
   return packed and cmsgpack.unpack(packed) or {}
 end
 
+local function first_of(...)
+  local first = {}
+  for _, list in ipairs({...}) do
+    for _, one in ipairs(list) do first[#first + 1] = one end
+  end
+  return first
+end
+
+local function cut_names(named)
+  for at = #named, constants.NAMES_KEPT + 1, -1 do named[at] = nil end
+  return named
+end
+
+-- Merge the first loss that has the reason of a later one with that one.
+local function merge_two(all)
+  for at = 1, #all do
+    for other = at + 1, #all do
+      if all[at].reason == all[other].reason then
+        local a, b = all[at], table.remove(all, other)
+        a.count, a.up_to = a.count + b.count, highest(a.up_to, b.up_to)
+        a.watermark = a.watermark and b.watermark and math.min(a.watermark, b.watermark)
+        a.substreams = first_of(a.substreams, b.substreams)
+        sort_named(a.substreams)
+        cut_names(a.substreams)
+        if a.partitions or b.partitions then a.partitions = cut_names(first_of(a.partitions or {}, b.partitions or {})) end
+        if a.query == b.query then a.batch_id = b.batch_id else a.query, a.batch_id = nil, nil end
+        return
+      end
+    end
+  end
+end
+
 -- Record an exclusion that concerns all frames up to a max event time (default: now) that are not finished, or not proven.
 function frames.lose(found, up_to)
   up_to = up_to or latest()
@@ -288,7 +348,7 @@ function frames.lose(found, up_to)
   log_of().has_losses, found.up_to = true, up_to
   local all = losses()
   all[#all + 1] = found
-  while #all > constants.LOSSES_KEPT do table.remove(all, 1) end
+  if #all > constants.LOSSES_KEPT then merge_two(all) end
   redis.call('SET', key.frame_losses, cmsgpack.pack(all))
 end
 
@@ -306,7 +366,7 @@ function frames.add_removed(removed, members)
     end
   end
   sort_named(removed.named)
-  for at = #removed.named, constants.NAMES_KEPT + 1, -1 do removed.named[at] = nil end
+  cut_names(removed.named)
 end
 
 function frames.lose_removed(removed, action)
@@ -337,15 +397,15 @@ end
 local function trim()
   local log = job.frames
   local unfinished, left = calendar.start_of(log.unfinished), redis.call('ZCARD', key.frame_starts)
-  local oldest, counted = job.now - constants.FRAME_RECORDS_KEPT_MS, redis.call('ZCARD', key.frames_counted)
+  local oldest, counted = job.now - constants.FRAME_RECORDS_KEPT_MS, number_counted()
   for _, first in ipairs(redis.call('ZRANGE', key.frame_starts, 0, constants.FINISHED_AT_ONCE - 1)) do
     local record = packed_record(number(first))
-    local is_old = left > constants.FRAME_RECORDS_KEPT or counted > constants.FRAMES_COUNTED or record.read_ms < oldest
-    if not is_old or record.start >= unfinished then break end
+    local is_old = not record or left > constants.FRAME_RECORDS_KEPT or counted > constants.FRAMES_COUNTED
+      or record.read_ms < oldest
+    if not is_old or number(first) >= unfinished then break end
     redis.call('HDEL', key.frame_records, first)
     redis.call('ZREM', key.frame_starts, first)
-    left = left - 1
-    counted = counted - redis.call('ZCOUNT', key.frames_counted, record.start, '(' .. text(record.finish))
+    left, counted = left - 1, number_counted()
   end
   local first = number(redis.call('ZRANGE', key.frame_starts, 0, 0)[1]) or unfinished
   local old = redis.call('ZRANGE', key.frames_counted, '-inf', '(' .. text(first), 'BYSCORE', 'LIMIT', 0, ROWS_AT_ONCE)
@@ -500,6 +560,10 @@ local function finish()
       record.start, record.finish = first, last
     end
     record.finished_ms, record.uncounted_up_to = job.now, log.uncounted_up_to
+    if record.generation <= log.base then  -- the watermark was restored: the frame may have been told before
+      record.generation, record.reason = log.base + 1, log.reason
+      log.latest_generation = math.max(log.latest_generation, record.generation)
+    end
     store(record)
     log.unfinished = calendar.number_of(record.finish)
     tell_finished(record)
@@ -530,7 +594,7 @@ local function prove()
     local record = packed_record(number(first_start))
     if record and not is_lost(record) then
       if is_still_excluded(record.finish) then return end
-      local found = exclusions(record.finish)
+      local found = exclusions(record.finish, record.read_ms)
       if #found > 0 then
         log.witness = found[1].substreams[1] and found[1].substreams[1].substream
         return
@@ -594,17 +658,20 @@ local function make_generation(start)
 end
 
 -- Return the first changed frames whose generations are due at an observed time ('+inf': all), without those whose results are
--- not written, and the observed time at which the first of them is due.
-local function due_at(observed)
-  local found, first_due = {}, nil
-  local due = redis.call('ZRANGE', key.frame_changes, '-inf', observed, 'BYSCORE', 'LIMIT', 0, constants.FINISHED_AT_ONCE)
-  if #due == 0 then return found, nil end
-  local waiting = unwritten()
-  for _, start in ipairs(due) do
-    if not waiting[number(start)] then
-      first_due = first_due or number(redis.call('ZSCORE', key.frame_changes, start))
-      found[#found + 1] = number(start)
+-- not written, and the observed time at which the first of them is due. is_first: the caller needs only this time.
+local function due_at(observed, is_first)
+  local found, first_due, waiting, most = {}, nil, nil, constants.FINISHED_AT_ONCE
+  for place = 0, redis.call('ZCARD', key.frame_changes), most do
+    local due = redis.call('ZRANGE', key.frame_changes, '-inf', observed, 'BYSCORE', 'LIMIT', place, most)
+    if #due == 0 then break end
+    waiting = waiting or unwritten()
+    for _, start in ipairs(due) do
+      if not waiting[number(start)] and #found < most then
+        first_due = first_due or number(redis.call('ZSCORE', key.frame_changes, start))
+        found[#found + 1] = number(start)
+      end
     end
+    if #found == most or is_first and first_due then break end
   end
   return found, first_due
 end
@@ -642,7 +709,7 @@ end
 function frames.next_change()
   if not config.frames or not job.frames then return nil end
   if job.frames.has_more then return job.observed_now end
-  return (select(2, due_at('+inf')))
+  return (select(2, due_at('+inf', true)))
 end
 
 -- Reads
@@ -705,15 +772,15 @@ function frames.counts()
 end
 
 function frames.read(first, last, most, is_any)
-  local log, reply = job.frames, {declared = config.frames and true or false, frames = {}, records = {}, totals = {map = {}}}
-  if not config.frames or not log then return reply end
-  reply.totals = {map = log.totals}
+  local log, answer = job.frames, {declared = config.frames and true or false, frames = {}, records = {}, totals = {map = {}}}
+  if not config.frames or not log then return answer end
+  answer.totals = {map = log.totals}
   local found, records, places = {}, {}, {}
   local low, high = bounds()
   if not low and is_any then low = calendar.number_of(first) end  -- before the first row, any frame may be one of the job
-  if not low then return reply end
-  reply.unfinished = high and calendar.start_of(log.has_begun and log.unfinished or low)
-  reply.uncounted_up_to = log.uncounted_up_to
+  if not low then return answer end
+  answer.unfinished = high and calendar.start_of(log.has_begun and log.unfinished or low)
+  answer.uncounted_up_to = log.uncounted_up_to
   if is_any then
     high = calendar.number_of(last) + 1
   elseif last then
@@ -724,7 +791,7 @@ function frames.read(first, last, most, is_any)
   for number_ = high - 1, low, -1 do
     local start, finish_ = calendar.start_of(number_), calendar.start_of(number_ + 1)
     if #found == most then
-      reply.next = finish_
+      answer.next = finish_
       break
     end
     local is_read = not log.unread or number_ < log.unread
@@ -745,8 +812,8 @@ function frames.read(first, last, most, is_any)
       record = place, rows = {map = rows_in(key.frame_rows, start)}, generations = generations,
       changes_due_ms = due, added = due and {map = rows_in(key.frame_added, start)}}}
   end
-  reply.frames, reply.records = found, records
-  return reply
+  answer.frames, answer.records = found, records
+  return answer
 end
 
 return frames

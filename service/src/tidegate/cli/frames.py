@@ -38,7 +38,7 @@ def frames(
         show_json(page)
         return
     if not page["frames"]:
-        show(f"{job}: no such frame.")
+        show(f"{job}: no frame of the job is among these." if first or to or state else f"{job}: no frames yet.")
         return
     columns = ("frame", "until", "state", "generation", "on time", "updated", "late", "finished", "excluded")
     show_table(columns, [_row(frame) for frame in page["frames"]])

@@ -141,7 +141,10 @@ def _detail(line: ErrorDetails) -> str:
 
 def _field(place: tuple[int | str, ...], error: str) -> str:
     """Return the path of a field in the body, without the types of policies and throttles that pydantic adds."""
-    parts = [str(part) for part in place if part not in KINDS]
+    names = place[-1:] if error == "extra_forbidden" else ()  # an unknown member may have the name of a type
+    inner = place[: len(place) - len(names)]
+    parts = [str(part) for part in inner if part not in KINDS and not str(part).startswith("literal[")]
+    parts += map(str, names)
     if error.startswith("union_tag"):
         parts.append("type")
     field = ".".join(parts)

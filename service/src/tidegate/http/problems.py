@@ -222,7 +222,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(error.code, str(error))
         case RequestValidationError():
             first = error.errors()[0]
-            return Problem.of_field(str(first["loc"][-1]), first["msg"].removeprefix("Value error, "))
+            names = [part for part in first["loc"] if isinstance(part, str)]  # a number is a place in a list
+            return Problem.of_field(names[-1], first["msg"].removeprefix("Value error, "))
         case RedisError():
             return _store_problem(error)
         case _:

@@ -5,7 +5,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
 
-from pydantic import Field, GetCoreSchemaHandler, PrivateAttr, ValidationError, create_model, model_validator
+from pydantic import (
+    Field,
+    GetCoreSchemaHandler,
+    PrivateAttr,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import CoreSchema
 
 from tidegate.domain import config as domain
@@ -111,6 +120,14 @@ class FramesDocument(Request):
         description="Name of the time zone of days and months, as in the IANA database. Null: UTC.",
         examples=["America/New_York"],
     )
+
+    @field_validator("every", mode="wrap")
+    @classmethod
+    def _check_every(cls, value: object, check: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return check(value)
+        except ValidationError:  # has one error for each kind of length
+            raise ValueError("must be 'hour', 'day', 'month', or a positive number of milliseconds") from None
 
     def build(self) -> Frames:
         """Return the declaration.

@@ -44,8 +44,8 @@ METHODS_ONLY = {
     "wait_for_frame": "calls `frame` until the frame is finished",
     "metrics": "names members of `status` for a metrics system",
 }
-NOT_KEYWORDS = {"from": "first"}
-"""Names in Python of parameters whose names are keywords there."""
+NOT_KEYWORDS = {"from": "first", "range": "within"}
+"""Names in Python of parameters whose names are keywords or functions there."""
 PARAMETERS_NOT_OFFERED = {
     ("declare", "max_event_times"): "queries send it when the coordinator has lost the job",
     ("frame", "wait"): "`wait` and `wait_for_frame` send it",

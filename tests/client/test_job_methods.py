@@ -211,7 +211,8 @@ def test_frames_are_read_and_awaited(own: LocalCoordinator, runs: Runs) -> None:
     assert job.frame(start)["state"] == "open", "a job without data may have this frame"
     run.batch(0, a=first)
     assert job.wait_for_frame(start, timedelta(0))["state"] == "open"
-    assert job.wait_for_frame(start, timedelta(milliseconds=50))["state"] == "open"
+    in_real_time = connect(own.url, job="j")
+    assert in_real_time.wait_for_frame(start, timedelta(milliseconds=50))["state"] == "open"
     run.batch(1, a=first + 3_600_000)
     frame = job.wait_for_frame(start, timedelta(minutes=1))
     assert frame == job.frame(first + 5)
@@ -301,6 +302,7 @@ def test_late_rows_and_completeness(own: LocalCoordinator, runs: Runs) -> None:
     curve = job.completeness("q", "a", window=timedelta(hours=1), target=0.99, lag=[timedelta(0), timedelta(minutes=1)])
     assert (curve["target"], curve["rows"]) == (0.99, 0)
     assert job.completeness()["lag_ms"] == 0
+    assert job.holders("1d", limit=5)["interval_ms"] == 300_000
     for read in (job.late, job.completeness):
         with pytest.raises(Refused, match="substream_not_found"):
             read("q", ("a", None))

@@ -91,6 +91,7 @@ CALLS: dict[str, Callable[[Job], object]] = {
     "wait_for_offsets": lambda job: job.wait_for_offsets("q", {"t": {0: 1}}, timedelta(0)),
     "substreams": lambda job: job.substreams(),
     "frames": lambda job: job.frames(),
+    "holders": lambda job: job.holders(),
     "frame": lambda job: job.frame(0),
     "wait_for_frame": lambda job: job.wait_for_frame(0, timedelta(0)),
     "metrics": lambda job: job.metrics(),

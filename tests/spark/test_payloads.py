@@ -56,6 +56,7 @@ OTHER_OPERATIONS = {
     "metrics",
     "completeness",
     "late",
+    "holders",
 }
 """Operations that queries do not make. `tests/client/test_job_methods.py` calls the methods of `Job` for them."""
 NOT_SENT = {

@@ -18,6 +18,7 @@ MAY: dict[str, set[str]] = {
     "offsets": ALL,
     "get_batch": ALL,
     "explain": ALL,
+    "holders": ALL,
     "history": ALL,
     "configure": {"report", "operate", "admin"},
     "report": {"report", "admin"},

@@ -78,6 +78,7 @@ for view in (
     views.jobs,
     views.status,
     views.explain,
+    views.holders,
     frames.frames,
     history.history,
     history.watch,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from tidegate_spark.arguments import check_list, name_given, time_number
@@ -173,6 +173,19 @@ class JobReads:
             limit: Number of holders to list, 1 to 10.
         """
         return self._get(":explain", limit=limit)
+
+    def holders(self, within: Literal["15m", "1h", "6h", "1d"] = "1h", limit: int = 10) -> dict[str, Any]:
+        """Return for how long each substream, query and hold has held the watermark, in total and by hour.
+
+        The result is the JSON object of ``GET /v1/jobs/{job}/holders``.
+
+        Role of the key: any.
+
+        Args:
+            within: Range of processing time before now.
+            limit: Maximum number of holders, 1 to 100.
+        """
+        return self._get("/holders", range=within, limit=limit)
 
     def history(
         self,

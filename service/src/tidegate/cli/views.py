@@ -24,9 +24,11 @@ from tidegate.cli.options import (
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.escapes import visible
 from tidegate.times import format_duration, format_time
+from tidegate.views.holders import HolderRange
 from tidegate.views.sentences import (
     HOLDER_REASONS,
     holder,
+    holder_over_time,
     percent,
     plain_text,
     share_text,
@@ -195,6 +197,37 @@ def explain(
     _show_partitions(explanation.get("offsets") or {})
     if explanation["next_step"] is not None:
         show(f"Next throttle step: {format_time(explanation['next_step'])}")
+
+
+def holders(
+    job: Job,
+    within: Annotated[HolderRange, typer.Option("--range", help="Range of processing time before now.")] = "1h",
+    hours: Annotated[bool, typer.Option("--hours", help="Also show each hour.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Number of holders to list.")] = 10,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show for how long each substream, query and hold has held the watermark."""
+    answer = Coordinator(url).job("GET", job, "/holders", params={"range": within, "limit": limit})
+    if as_json:
+        show_json(answer)
+        return
+    measured = f"{format_time(answer['start_ms'])} to {format_time(answer['now_ms'])}"
+    if not answer["holders"]:
+        show(f"{job}: nothing held the watermark from {measured}.")
+        return
+    show(f"From {measured}:")
+    show_table(("held by", "time", "share"), [_held_time(each) for each in answer["holders"]])
+    if hours:
+        rows = [
+            (format_time(hour["start_ms"]), *_held_time(each)) for hour in answer["hours"] for each in hour["holders"]
+        ]
+        show_table(("hour", "held by", "time", "share"), rows)
+
+
+def _held_time(held: Mapping[str, Any]) -> tuple[str, str, str]:
+    name = plain_text(holder_over_time({**held, "reason": held["kind"]}), 0)
+    return name, format_duration(held["held_ms"]), share_text(held["share"])
 
 
 def _limit(deadline: Mapping[str, Any], now_ms: int) -> str:

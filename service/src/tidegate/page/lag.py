@@ -1,14 +1,14 @@
 """Geometry of the lag over processing time: the chart of a job with its holders, and its small line in the job list."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise, takewhile
 from typing import Any
 
 from tidegate.domain.history import COARSE_MS, Sample
-from tidegate.domain.results import HoldReason, JobWatermark
+from tidegate.domain.results import JobWatermark
 from tidegate.page.charts import SMALLEST_MS, Range, Scales, polyline, step_for
+from tidegate.views.holders import HolderKey, Stretch, held_by_key, key_of, key_of_sample, stretches
 from tidegate.views.sentences import Fragment, holder_over_time, plain_text
 
 REPLAYED_MS = 90 * 86_400_000
@@ -76,9 +76,6 @@ SHORTEST_MS = 10_000
 COLORS = 5
 """Number of holders with a color of their own. The others share one color."""
 
-HolderKey = tuple[str, str, str]
-"""Kind of the holder (``substream``, or the reason), query and name."""
-
 
 @dataclass(frozen=True, slots=True)
 class HeldSpan:
@@ -131,15 +128,6 @@ class LagChart:
     points: Sequence[tuple[int, int | None, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """A sample, and the part of the range in which it is the latest sample."""
-
-    sample: Sample
-    from_ms: int
-    to_ms: int
-
-
 def lag_chart(
     samples: Sequence[Sample], watermark: int | None, range_ms: int, now_ms: int, scales: Scales
 ) -> LagChart | None:
@@ -156,9 +144,9 @@ def lag_chart(
         vertical = scales.range_of("watermark", points.lowest, points.highest, SMALLEST_MS)
     else:
         vertical = scales.range_of("lag", min(points.lowest, 0), points.highest)
-    stretches = list(_stretches(samples, times))
-    colors, shares = _held(stretches)
-    known = [(part.sample.at_ms, part.sample.watermark, plain_text(_named(part.sample), now_ms)) for part in stretches]
+    parts = list(stretches(samples, times.start, times.end))
+    colors, shares = _held(parts)
+    known = [(part.sample.at_ms, part.sample.watermark, plain_text(_named(part.sample), now_ms)) for part in parts]
     return LagChart(
         [_line(line, times, vertical) for line in points.lines],
         points.is_event_time,
@@ -167,7 +155,7 @@ def lag_chart(
         points.lowest,
         points.highest,
         _lag_at_start(points, now_ms - range_ms),
-        list(_spans(stretches, times, colors)),
+        list(_spans(parts, times, colors)),
         shares,
         [*known, (now_ms, watermark, "")],
     )
@@ -186,33 +174,17 @@ def held_since(samples: Sequence[Sample], held_by: Mapping[str, Any]) -> int | N
         held_by: The current holder.
     """
     name = held_by["substream"] or held_by["hold"] or ""
-    current = _key_of(held_by["reason"], held_by["query"], name)
-    latest = list(takewhile(lambda sample: _key(sample) == current, reversed(samples)))
+    current = key_of(held_by["reason"], held_by["query"], name)
+    latest = list(takewhile(lambda sample: key_of_sample(sample) == current, reversed(samples)))
     return latest[-1].at_ms if latest else None
-
-
-def _stretches(samples: Sequence[Sample], times: Range) -> Iterator[_Stretch]:
-    ends = [*(sample.at_ms for sample in samples), times.end][1:]
-    for sample, end_ms in zip(samples, ends, strict=True):
-        from_ms, to_ms = max(sample.at_ms, times.start), min(end_ms, times.end)
-        if from_ms < to_ms:
-            yield _Stretch(sample, from_ms, to_ms)
 
 
 def _line(points: Iterable[Point], times: Range, vertical: Range) -> str:
     return polyline((times.position(at_ms), round(100 - vertical.position(value), 3)) for at_ms, value in points)
 
 
-def _key(sample: Sample) -> HolderKey | None:
-    return None if sample.reason is None else _key_of(sample.reason, sample.query, sample.name)
-
-
-def _key_of(reason: HoldReason, query: str, name: str) -> HolderKey:
-    return reason if reason in ("open_batch", "missing_query", "hold") else "substream", query, name
-
-
 def _named(sample: Sample) -> Sequence[Fragment]:
-    key = _key(sample)
+    key = key_of_sample(sample)
     return [] if key is None else _fragments(key)
 
 
@@ -221,13 +193,9 @@ def _fragments(key: HolderKey) -> Sequence[Fragment]:
     return holder_over_time({"reason": kind, "query": query, "substream": name, "hold": name})
 
 
-def _held(parts: Sequence[_Stretch]) -> tuple[Mapping[HolderKey, str], Sequence[HeldShare]]:
+def _held(parts: Sequence[Stretch]) -> tuple[Mapping[HolderKey, str], Sequence[HeldShare]]:
     """Return the colors of the holders that held longest, and the share of each color."""
-    held: Counter[HolderKey] = Counter()
-    for part in parts:
-        key = _key(part.sample)
-        if key is not None:
-            held[key] += part.to_ms - part.from_ms
+    held = held_by_key(parts)
     longest = held.most_common(COLORS)
     colors = {key: f"holder-{number}" for number, (key, _) in enumerate(longest)}
     total = max(parts[-1].to_ms - parts[0].from_ms, 1)
@@ -239,9 +207,9 @@ def _held(parts: Sequence[_Stretch]) -> tuple[Mapping[HolderKey, str], Sequence[
     return colors, shares
 
 
-def _spans(parts: Sequence[_Stretch], times: Range, colors: Mapping[HolderKey, str]) -> Iterator[HeldSpan]:
+def _spans(parts: Sequence[Stretch], times: Range, colors: Mapping[HolderKey, str]) -> Iterator[HeldSpan]:
     """Yield the holders in order of time, with neighboring stretches of one holder as one span."""
-    for key, group in groupby(parts, key=lambda part: _key(part.sample)):
+    for key, group in groupby(parts, key=lambda part: key_of_sample(part.sample)):
         if key is not None:
             held = list(group)
             from_ms, to_ms = held[0].from_ms, held[-1].to_ms

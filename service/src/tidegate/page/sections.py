@@ -26,7 +26,8 @@ from tidegate.page.render import job_link, parameters, render
 from tidegate.store.replies import Status
 from tidegate.times import format_duration
 from tidegate.views.history import FILTERS, id_after
-from tidegate.views.job_page import ACTIVE, RANGES_MS, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
+from tidegate.views.holders import RANGES_MS
+from tidegate.views.job_page import ACTIVE, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
 from tidegate.views.late import LateHour
 from tidegate.views.sentences import status_sentence, unit_hint
 from tidegate.views.status import job_status

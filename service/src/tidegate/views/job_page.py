@@ -1,13 +1,13 @@
 """The data of the page of a job. One read of the store returns it, except for unusual selections of a large job."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from tidegate.domain.frames import FrameStatus
-from tidegate.domain.history import COARSE_MS, FINE_MS, SAMPLES_KEPT, Sample
+from tidegate.domain.history import Sample
 from tidegate.domain.job import SubstreamState
 from tidegate.domain.values import EXACT_DOUBLE, SubstreamKey, member
 from tidegate.domain.views import SubstreamStatus
@@ -15,6 +15,7 @@ from tidegate.store import replies
 from tidegate.times import ROUND_MS
 from tidegate.views.completeness import Completeness, CurveSelection, completeness_of_job
 from tidegate.views.history import FILTERS, RECORD_ID, HistoryRecord, grouped, records_page
+from tidegate.views.holders import RANGES_MS, HolderRange, interval_of
 from tidegate.views.late import LateRows, late_rows
 from tidegate.views.reader import Reader
 from tidegate.views.status import Explanation, JobStatus, SubstreamCounts, explanation_of, job_status
@@ -42,9 +43,6 @@ FRAMES_SHOWN = 336
 """Number of frames of the calendar: two weeks of hours."""
 SPANS_SHOWN = 5
 """Number of spans of late rows on the page. The service reads one more, to detect further spans."""
-RANGES_MS: Mapping[str, int] = {"15m": 900_000, "1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000}
-"""Ranges of processing time of the lag chart."""
-LagRange = Literal["15m", "1h", "6h", "1d"]
 BINS = 60
 ACTIVE: tuple[SubstreamState, ...] = ("active", "blocked")
 
@@ -79,7 +77,7 @@ class JobPageSelection:
     after: Annotated[str, Field(pattern=CURSOR, max_length=400)] = ""
     before: Annotated[str, Field(pattern=rf"^$|{RECORD_ID}")] = ""
     kind: Annotated[str, AfterValidator(_check_filter)] = ""
-    range: LagRange = "1h"
+    range: HolderRange = "1h"
     frame: Annotated[str, Field(pattern=r"^(-?[0-9]{1,16})?$")] = ""
 
     @property
@@ -205,7 +203,7 @@ def _slowest(
 
 def _request(wanted: JobPageSelection) -> replies.JobPageRequest:
     range_ms = RANGES_MS[wanted.range]
-    interval_ms = FINE_MS if range_ms <= FINE_MS * SAMPLES_KEPT[FINE_MS] else COARSE_MS
+    interval_ms = interval_of(range_ms)
     last = Position.parse(wanted.after)
     return replies.JobPageRequest(
         holders=HOLDERS,

@@ -28,6 +28,7 @@ from tidegate.http.request import (
 from tidegate.runtime.feed import Goal
 from tidegate.views.completeness import Completeness, CurveSelection, read_completeness
 from tidegate.views.frames import FrameList, FrameResult, found_frame, read_frame, read_frames
+from tidegate.views.holders import HolderRange, Holders, read_holders
 from tidegate.views.late import LateRows, read_late
 from tidegate.views.status import Explanation, read_explanation
 from tidegate.views.substreams import (
@@ -288,6 +289,20 @@ async def offsets(job: JobId, query: QueryId, context: ContextOf) -> Response:
     A query that has not begun has no partitions yet.
     """
     return json_answer(await read_offsets(context.reader, job, query))
+
+
+@router.get("/{job:id}/holders", response_model=Holders, summary="Get who held a watermark")
+@allowed(*READERS)
+async def holders(
+    job: JobId,
+    context: ContextOf,
+    within: Annotated[
+        HolderRange, Query(alias="range", description="Range of processing time before now.", examples=["1d"])
+    ] = "1h",
+    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of holders to list.", examples=[10])] = 10,
+) -> Response:
+    """Return for how long each substream, query and hold has held the watermark, in total and by hour."""
+    return json_answer(await read_holders(context.reader, job, within, limit))
 
 
 @router.get("/{job:id}:explain", response_model=Explanation, summary="Explain a watermark")

@@ -1,0 +1,76 @@
+"""Who held the watermark, and for how long."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tests.support.driver import Driver
+from tests.support.store import JobStore
+from tidegate.domain.config import JobConfig
+from tidegate.domain.history import Sample
+from tidegate.domain.policies import LimitingLag
+from tidegate.domain.results import HoldReason
+from tidegate.views.holders import HOUR_MS, HeldTime, held_times, interval_of, read_holders
+from tidegate.views.reader import Reader
+
+MINUTE = 60_000
+
+
+def sample(minute: int, name: str, reason: HoldReason | None = "slow", query: str = "q") -> Sample:
+    return Sample(minute * MINUTE, 0, reason, query, name)
+
+
+def shares(held: list[HeldTime]) -> list[tuple[str, str | None, int, float]]:
+    return [(each.kind, each.substream or each.hold, each.held_ms // MINUTE, each.share) for each in held]
+
+
+def test_each_holder_has_its_time_and_share() -> None:
+    """A substream that is first slow and then blocked is one holder. Batches of a query are one holder."""
+    samples = [
+        sample(0, "HNL"),
+        sample(4, "HNL", "blocked"),
+        sample(6, "", "open_batch"),
+        sample(7, "audit", "hold", ""),
+        sample(9, "", None, ""),
+    ]
+    found = held_times(samples, 0, 10 * MINUTE, 10)
+    assert shares(found) == [
+        ("substream", "HNL", 6, 0.6),
+        ("hold", "audit", 2, 0.2),
+        ("open_batch", None, 1, 0.1),
+    ]
+    assert shares(held_times(samples, 5 * MINUTE, 8 * MINUTE, 1)) == [("substream", "HNL", 1, 1 / 3)]
+    assert held_times([], 0, MINUTE, 10) == []
+
+
+@pytest.mark.parametrize(("range_ms", "interval_ms"), [(900_000, 15_000), (3_600_000, 15_000), (86_400_000, 300_000)])
+def test_a_day_has_coarser_samples(range_ms: int, interval_ms: int) -> None:
+    assert interval_of(range_ms) == interval_ms
+
+
+def test_hours_begin_with_the_first_sample(make_driver: Callable[[], Driver]) -> None:
+    driver = make_driver()
+    store, job = JobStore(driver.store.redis), "held"
+    start = 10 * HOUR_MS + 50 * MINUTE
+    driver(store.configure(job, JobConfig(LimitingLag(0)), {"overrides": []}, None, now_ms=start - MINUTE))
+    driver(store.report(job, {"HNL": start, "BOS": start + MINUTE}, now_ms=start))
+    driver(store.report(job, {"BOS": start + 2 * MINUTE}, now_ms=start + 30 * MINUTE))
+    reader = Reader(store, lambda job, state: "", 1000)
+    found = driver(read_holders(reader, job, "1d", 10))
+    driver.close()
+    assert [each.substream for each in found.holders] == ["HNL"]
+    assert found.start_ms == start
+    assert (found.hours[0].start_ms, found.hours[0].end_ms) == (start, 11 * HOUR_MS)
+
+
+def test_the_answer_of_a_coordinator(tidegate: object, job_name: str) -> None:
+    url = tidegate.url  # type: ignore[attr-defined]
+    config = {"policy": {"type": "limiting_lag", "lag_ms": 0}}
+    httpx.put(f"{url}/v1/jobs/{job_name}", json=config, headers={"If-None-Match": "*"}).raise_for_status()
+    body = {"substreams": ["HNL", "BOS"], "max_event_times": [1_357_552_800_000, 1_357_552_860_000]}
+    httpx.post(f"{url}/v1/jobs/{job_name}:report", json=body).raise_for_status()
+    answer = httpx.get(f"{url}/v1/jobs/{job_name}/holders", params={"range": "15m"})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["interval_ms"] == 15_000
+    assert httpx.get(f"{url}/v1/jobs/{job_name}/holders", params={"range": "2d"}).status_code == 422

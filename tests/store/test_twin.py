@@ -68,6 +68,7 @@ class Twins(RuleBasedStateMachine):
         max_substreams=st.sampled_from([None, None, 2, 4]),
     )
     def create(self, config: JobConfig, unattended_after_ms: int | None, max_substreams: int | None) -> None:
+        config = self.declared(config)
         self.twin = self.compared(Twin(self.make_driver(), config, START, unattended_after_ms, max_substreams))
         self.machine, self.store, self.job = self.twin.machine, self.twin.store, self.twin.job
         self.config = config
@@ -455,6 +456,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(config=configs)
     def change(self, config: JobConfig) -> None:
+        config = self.declared(config)
         self.config, self.last = config, None
         assert self.twin.change(config)
 
@@ -463,12 +465,16 @@ class Twins(RuleBasedStateMachine):
     )
     def change_a_version(self, config: JobConfig, any_revision: bool, behind: int, epoch: str | None) -> None:
         """A change of a version is refused if the revision or the state epoch is not the current one."""
+        config = self.declared(config)
         is_current = (any_revision or not behind) and epoch != "lost"
         epoch = self.machine.state_epoch if epoch == "" else epoch
         version = ConfigVersion(epoch, None if any_revision else self.twin.revision - behind)
         assert self.twin.change(config, version) == is_current
         if is_current:
             self.config, self.last = config, None
+
+    def declared(self, config: JobConfig) -> JobConfig:
+        return config
 
     @rule(really=seldom, up_to=st.one_of(st.none(), times))
     def complete(self, really: bool, up_to: int | None) -> None:
@@ -586,6 +592,10 @@ class UpgradedTwins(Twins):
     def __init__(self) -> None:
         super().__init__()
         type(self).is_upgraded = False
+
+    def declared(self, config: JobConfig) -> JobConfig:
+        """The previous version has no frames: it neither records them nor completes the last one."""
+        return replace(config, frames=None)
 
     @rule()
     def serve_by_the_other_version(self) -> None:

@@ -21,10 +21,10 @@ from tidegate.cli.options import (
     show_json,
     show_table,
 )
+from tidegate.domain.history import HolderRange
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.escapes import visible
 from tidegate.times import format_duration, format_time
-from tidegate.views.holders import HolderRange
 from tidegate.views.sentences import (
     HOLDER_REASONS,
     holder,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from tidegate.domain.results import HoldReason, JobWatermark
 
@@ -163,6 +163,8 @@ def named(members: Iterable[str]) -> dict[str, Any]:
 # The timeline: the watermark and its holder at regular processing times, for charts of the lag
 
 FINE_MS, COARSE_MS = 15_000, 300_000
+HolderRange = Literal["15m", "1h", "6h", "1d"]
+"""Range of processing time before now for which the holders of the watermark are shown."""
 SAMPLES_KEPT = {FINE_MS: 240, COARSE_MS: 288}
 """Number of samples by interval: the last hour, and the last day."""
 

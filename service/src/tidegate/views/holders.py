@@ -8,13 +8,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from tidegate.domain.history import COARSE_MS, FINE_MS, SAMPLES_KEPT, Sample
+from tidegate.domain.history import COARSE_MS, FINE_MS, SAMPLES_KEPT, HolderRange, Sample
 from tidegate.domain.results import HoldReason
 from tidegate.views.reader import Reader
 from tidegate.views.types import Answer
 from tidegate.views.watermark import WatermarkState
 
-HolderRange = Literal["15m", "1h", "6h", "1d"]
 RANGES_MS: Mapping[str, int] = {"15m": 900_000, "1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000}
 """Ranges of processing time before now."""
 HOUR_MS = 3_600_000

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from tidegate.domain.frames import FrameStatus
-from tidegate.domain.history import Sample
+from tidegate.domain.history import HolderRange, Sample
 from tidegate.domain.job import SubstreamState
 from tidegate.domain.values import EXACT_DOUBLE, SubstreamKey, member
 from tidegate.domain.views import SubstreamStatus
@@ -15,7 +15,7 @@ from tidegate.store import replies
 from tidegate.times import ROUND_MS
 from tidegate.views.completeness import Completeness, CurveSelection, completeness_of_job
 from tidegate.views.history import FILTERS, RECORD_ID, HistoryRecord, grouped, records_page
-from tidegate.views.holders import RANGES_MS, HolderRange, interval_of
+from tidegate.views.holders import RANGES_MS, interval_of
 from tidegate.views.late import LateRows, late_rows
 from tidegate.views.reader import Reader
 from tidegate.views.status import Explanation, JobStatus, SubstreamCounts, explanation_of, job_status

@@ -8,6 +8,7 @@ from pydantic import Field
 from tidegate.auth.callers import KeyUnknown
 from tidegate.auth.roles import READERS
 from tidegate.domain.frames import FrameState
+from tidegate.domain.history import HolderRange
 from tidegate.domain.job import SubstreamState
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.domain.values import EXACT_DOUBLE, NAME_OR_EMPTY
@@ -28,7 +29,7 @@ from tidegate.http.request import (
 from tidegate.runtime.feed import Goal
 from tidegate.views.completeness import Completeness, CurveSelection, read_completeness
 from tidegate.views.frames import FrameList, FrameResult, found_frame, read_frame, read_frames
-from tidegate.views.holders import HolderRange, Holders, read_holders
+from tidegate.views.holders import Holders, read_holders
 from tidegate.views.late import LateRows, read_late
 from tidegate.views.status import Explanation, read_explanation
 from tidegate.views.substreams import (

@@ -436,6 +436,8 @@ class Twins(RuleBasedStateMachine):
 
     @rule(query=st.sampled_from(["p", "q", "z"]), successor=st.sampled_from([None, "p", "q", "z"]))
     def retire(self, query: str, successor: str | None) -> None:
+        if not self.can_retire(query):
+            return
         effect = self.execute("retire", query, successor)
         if effect is not None and effect.applied:
             self.open.pop(query, None)
@@ -475,6 +477,9 @@ class Twins(RuleBasedStateMachine):
 
     def declared(self, config: JobConfig) -> JobConfig:
         return config
+
+    def can_retire(self, query: str) -> bool:
+        return True
 
     @rule(really=seldom, up_to=st.one_of(st.none(), times))
     def complete(self, really: bool, up_to: int | None) -> None:
@@ -596,6 +601,10 @@ class UpgradedTwins(Twins):
     def declared(self, config: JobConfig) -> JobConfig:
         """The previous version has no frames: it neither records them nor completes the last one."""
         return replace(config, frames=None)
+
+    def can_retire(self, query: str) -> bool:
+        """The previous version refuses to retire an expected query that the job does not know yet."""
+        return self.is_upgraded or query not in self.machine.config.expected_queries
 
     @rule()
     def serve_by_the_other_version(self) -> None:

@@ -1,6 +1,6 @@
 """Frames over random schedules of two queries, on both machines.
 
-A frame that is told as complete too early, with wrong counts, or without what was left out, makes a consumer run on
+A frame that is marked complete too early, with wrong counts, or without what was left out, makes a consumer run on
 missing rows. Each schedule is compared with a recount of the committed rows, and with the table of substreams.
 """
 
@@ -273,7 +273,7 @@ class Schedule:
     "seeds", [range(3), pytest.param(range(100, 140), marks=pytest.mark.fuzz)], ids=["few", "many"]
 )
 def test_frames_match_a_recount(make_driver: Callable[[], Driver], config: JobConfig, seeds: range) -> None:
-    """Frames are told neither early nor with wrong counts or exclusions, and each change is in one generation."""
+    """Frames finish at the right step, with the right counts and exclusions. Each change is in one generation."""
     states = Counter[str]()
     generations = 0
     for seed in seeds:

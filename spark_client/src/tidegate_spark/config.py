@@ -61,8 +61,8 @@ class Limits(TypedDict, total=False):
         overrides: Configurations by substream name pattern (``*`` matches any characters). The policy of the first
             match replaces the job's policy.
         expected_queries: Names of queries that hold the watermark from the start until they report their substreams.
-        frames: Frames of the job, of which the coordinator records whether they are complete: ``"hour"``, ``"day"``,
-            ``"month"``, or their length; default: no frames.
+        frames: Length of the job's frames: ``"hour"``, ``"day"``, ``"month"``, or a duration. The coordinator records
+            whether each frame is complete. Default: no frames.
         frames_offset: Distance of the starts of the frames from the epoch, or from midnight; default: 0.
         time_zone: Name of the time zone of days and months, such as ``"America/New_York"``; default: UTC.
         correction_delay: Time for which changes of a finished frame are collected before they make a new generation of

@@ -1,4 +1,4 @@
-"""The frames of a job: which of them are complete, what was left out, and what has changed since."""
+"""The frames of a job, with their states, exclusions and generations."""
 
 from collections.abc import Collection
 

@@ -122,8 +122,8 @@ class HistoryRecord(Answer):
     generation: int | None = Field(default=None, description="Generation of the frames.", examples=[1])
     state: FrameState | None = Field(
         default=None,
-        description="State of the frames. If there are several: `complete_with_exclusions` if something was excluded "
-        "from any of them, or `complete` if any of them has rows.",
+        description="State of the frames. Several frames are `complete_with_exclusions` if any has exclusions, or "
+        "else `complete` if any has rows.",
         examples=["complete"],
     )
     on_time: int | None = Field(default=None, description="On-time rows that the generation adds.", examples=[0])

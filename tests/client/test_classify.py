@@ -3,7 +3,8 @@
 import pytest
 
 from tidegate_spark.frame import Frame
-from tidegate_spark.hook.classify import HIGHEST, LOWEST, RowClassifier
+from tidegate_spark.hook.classify import RowClassifier
+from tidegate_spark.protocol.fold import HIGHEST, LOWEST
 
 
 def test_a_row_at_the_pinned_watermark_is_on_time_and_one_below_is_late() -> None:

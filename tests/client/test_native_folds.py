@@ -20,14 +20,13 @@ from tidegate.auth.roles import Role
 from tidegate_spark import InvalidUsage, Job, JobDeleted, Refused, limiting_lag, reported, target_completeness
 from tidegate_spark.config import JobConfig, longest_lag_ms
 from tidegate_spark.frame import Frame
-from tidegate_spark.hook.classify import HIGHEST
 from tidegate_spark.native import finished, folding, source
 from tidegate_spark.native.finished import CheckResult, FinishedBatches
 from tidegate_spark.native.folding import FOLDS, Folding, PartitionFold, documents_of
 from tidegate_spark.native.source import NativeInput, NativeReader
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
-from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.fold import HIGHEST, Fold
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.protocol.settings import QuerySettings
 from tidegate_spark.testing import CoordinatorProcess

@@ -14,10 +14,10 @@ from tidegate.domain.completeness import bucket_of
 from tidegate_spark import InvalidUsage, Job, target_completeness
 from tidegate_spark.columns import Columns
 from tidegate_spark.frame import Frame
-from tidegate_spark.hook.classify import HIGHEST, RowClassifier
+from tidegate_spark.hook.classify import RowClassifier
 from tidegate_spark.hook.delays import DelayMeasurement, DelayOrder
 from tidegate_spark.hook.folding import FullFold, on_driver
-from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.fold import HIGHEST, Fold
 from tidegate_spark.protocol.reports import DELAYS_PER_CALL, in_calls
 from tidegate_spark.substreams import name_of, values_of
 from tidegate_spark.testing import CoordinatorProcess, FileBatches

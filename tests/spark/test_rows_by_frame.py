@@ -21,9 +21,9 @@ from tests.support.streams import rows, to_the_end
 from tests.support.waiting import until
 from tidegate_spark import limiting_lag
 from tidegate_spark.columns import Columns
-from tidegate_spark.hook.classify import LOWEST, RowClassifier
+from tidegate_spark.hook.classify import RowClassifier
 from tidegate_spark.hook.folding import FullFold, PlainFold, on_driver
-from tidegate_spark.protocol.fold import HOUR, Fold, slot_of
+from tidegate_spark.protocol.fold import HOUR, LOWEST, Fold, slot_of
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 LATEST = 50 * HOUR

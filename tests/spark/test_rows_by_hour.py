@@ -12,10 +12,20 @@ from tests.support.streams import rows, to_the_end
 from tidegate_spark import Job
 from tidegate_spark.columns import Columns
 from tidegate_spark.frame import Frame
-from tidegate_spark.hook.classify import HIGHEST, LOWEST, RowClassifier
+from tidegate_spark.hook.classify import RowClassifier
 from tidegate_spark.hook.delays import DelayMeasurement
 from tidegate_spark.hook.folding import FullFold, PlainFold, on_driver
-from tidegate_spark.protocol.fold import HOUR, HOURS_KEPT, HOURS_PER_COMMIT, Fold, Hours, merge_hours, spread
+from tidegate_spark.protocol.fold import (
+    HIGHEST,
+    HOUR,
+    HOURS_KEPT,
+    HOURS_PER_COMMIT,
+    LOWEST,
+    Fold,
+    Hours,
+    merge_hours,
+    spread,
+)
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 LATEST = 50 * HOUR

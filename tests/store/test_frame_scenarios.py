@@ -1,4 +1,4 @@
-"""Situations in which a frame must not be told as complete or empty, or must be told again, on both machines."""
+"""Situations in which a frame must stay open, or must have another generation, on both machines."""
 
 from collections.abc import Callable, Iterator
 
@@ -219,7 +219,7 @@ def test_frames_between_the_two_watermarks_are_told_under_another_declaration(ma
     assert job.states(1000, 1050, 1200) == ["complete"] * 3
 
 
-def test_a_frame_is_not_told_before_its_updated_results_are_written(make: Make) -> None:
+def with_unwritten_update(make: Make) -> Job:
     """Query `w` has told its output, and then changes a window of a frame that another query holds back."""
     job = make()
     job.batch("v", a=1000, output=(None,))
@@ -230,6 +230,11 @@ def test_a_frame_is_not_told_before_its_updated_results_are_written(make: Make) 
     job.batch("w", b=1251, updated=(1000,), output=(1250,))
     job.heartbeat("v", output=(1250,))
     assert job.states(1000) == ["open"]
+    return job
+
+
+def test_a_frame_is_not_told_before_its_updated_results_are_written(make: Make) -> None:
+    job = with_unwritten_update(make)
     job.heartbeat("w", output=(1251,))
     frame = job.frame(1000)
     assert (frame.state, frame.generation, frame.rows.updated) == ("complete", 1, 1)
@@ -331,15 +336,7 @@ def test_the_end_of_the_input_confirms_the_silence_of_stopped_queries(make: Make
 
 
 def test_results_of_a_later_batch_without_rows_are_those_of_the_last_batch_too(make: Make) -> None:
-    job = make()
-    job.batch("v", a=1000, output=(None,))
-    job.batch("w", b=1000, output=(None,))
-    job.batch("v", a=1250, output=(1000,))
-    job.batch("w", b=1250, output=(1000,))
-    job.heartbeat("w", output=(1250,))
-    job.batch("w", b=1251, updated=(1000,), output=(1250,))
-    job.heartbeat("v", output=(1250,))
-    assert job.states(1000) == ["open"]
+    job = with_unwritten_update(make)
     job.batches["w"] += 1  # a batch without rows
     job.heartbeat("w", output=(1250,))
     assert job.states(1000, 1100) == ["complete", "empty"]

@@ -8,11 +8,12 @@ import pytest
 
 from tests.support.driver import Driver
 from tests.support.store import JobStore
+from tidegate.domain.calendar import HOUR_MS
 from tidegate.domain.config import JobConfig
 from tidegate.domain.history import Sample
 from tidegate.domain.policies import LimitingLag
 from tidegate.domain.results import HoldReason
-from tidegate.views.holders import HOUR_MS, HeldTime, held_times, interval_of, read_holders
+from tidegate.views.holders import HeldTime, held_times, interval_of, read_holders
 from tidegate.views.reader import Reader
 
 MINUTE = 60_000

@@ -7,12 +7,10 @@ import typer
 
 from tidegate.cli.coordinator import Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, show, show_json, show_table, time, time_option
-from tidegate.domain.frames import FrameState
 from tidegate.times import format_time
-from tidegate.views.sentences import exclusion_text, frame_sentence, plain_text
+from tidegate.views.sentences import FRAME_STATES, exclusion_text, frame_sentence, plain_text
 
 FrameStates = Annotated[list[str] | None, typer.Option("--state", help="Show only frames in this state. Repeatable.")]
-STATES: tuple[FrameState, ...] = ("open", "complete", "complete_with_exclusions", "empty")
 
 
 def frames(
@@ -30,15 +28,18 @@ def frames(
     as_json: AsJson = False,
 ) -> None:
     """Show the frames of a job: which are complete, what was left out, and what has changed since."""
-    if unknown := [each for each in state or () if each not in STATES]:
-        raise typer.BadParameter(f"{unknown[0]!r} is no state: write one of {', '.join(STATES)}", param_hint="--state")
+    if unknown := [each for each in state or () if each not in FRAME_STATES]:
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is no state: write one of {', '.join(FRAME_STATES)}", param_hint="--state"
+        )
     parameters = {"from": first, "to": to, "state": state, "limit": limit}
     page = Coordinator(url).job("GET", job, "/frames", params=parameters)
     if as_json:
         show_json(page)
         return
     if not page["frames"]:
-        show(f"{job}: no frame of the job is among these." if first or to or state else f"{job}: no frames yet.")
+        is_all = first is None and to is None and not state
+        show(f"{job}: no frames yet." if is_all else f"{job}: no frame of the job is among these.")
         return
     columns = ("frame", "until", "state", "generation", "on time", "updated", "late", "finished", "excluded")
     show_table(columns, [_row(frame) for frame in page["frames"]])
@@ -53,7 +54,7 @@ def _row(frame: Mapping[str, Any]) -> Sequence[str]:
     return (
         format_time(frame["start"]),
         format_time(frame["end"]),
-        frame["state"].replace("_", " "),
+        FRAME_STATES[frame["state"]],
         "-" if frame["generation"] is None else str(frame["generation"]),
         f"{rows['on_time']:,}{more}",
         f"{rows['updated']:,}",

@@ -11,7 +11,7 @@ A frame without rows is empty only if its record has no exclusions. With exclusi
 excluded below its end any more. Removed substreams and lost offsets are exclusions for ever.
 
 A frame that may have rows that no client has counted is never empty. A query that tells its output writes the results
-that a batch has changed after the commit, so their frames are not told until it has.
+that a batch has changed after the commit. Their frames wait for this.
 
 This is the model. In a coordinator, ``store/lua/frames.lua`` does the same.
 """
@@ -82,7 +82,7 @@ def flush_frames(job: JobState, after: Frames | None) -> None:
 
 
 def declare_frames(job: JobState, before: Frames | None) -> None:
-    """Start the frames of a job anew if their declaration has changed.
+    """Start new frames for a job whose declaration of frames has changed.
 
     Args:
         job: The job, with its new configuration.
@@ -180,6 +180,11 @@ def miss_rows(job: JobState, up_to: int | None = None) -> None:
 def wrote_results(job: JobState, query: str) -> None:
     """Record that a query has written the results of its latest batch, or never will."""
     job.frames.writing.pop(query, None)
+
+
+def _unwritten(log: FrameLog) -> set[int]:
+    """Return the starts of the frames whose results queries have not written."""
+    return {start for starts in log.writing.values() for start in starts}
 
 
 # Exclusions
@@ -404,9 +409,8 @@ def _first_number(frames: Frames, log: FrameLog, default: int | None = None) -> 
 def _finish(job: JobState, frames: Frames, log: FrameLog, written: int) -> None:
     assert log.unread is not None and log.unfinished is not None
     reached = min(frames.number_of(written), log.unread)
-    for starts in log.writing.values():
-        waiting = [frames.number_of(start) for start in starts if frames.number_of(start) >= log.unfinished]
-        reached = min([reached, *waiting])
+    waiting = [number for start in _unwritten(log) if (number := frames.number_of(start)) >= log.unfinished]
+    reached = min([reached, *waiting])
     for _ in range(FINISHED_AT_ONCE):
         if reached <= log.unfinished:
             return
@@ -414,7 +418,7 @@ def _finish(job: JobState, frames: Frames, log: FrameLog, written: int) -> None:
         assert record is not None
         end = min(record.end, frames.start_of(reached))
         finished = replace(record, end=end, finished_ms=job.now_ms, uncounted_up_to=log.uncounted_up_to)
-        if record.generation <= log.base:  # the watermark was restored: the frame may have been told before
+        if record.generation <= log.base:  # the watermark was restored: an event about the frame may exist
             finished = replace(finished, generation=log.base + 1, reason=log.reason)
             log.latest_generation = max(log.latest_generation, finished.generation)
         log.records[record.start] = finished
@@ -454,7 +458,7 @@ def _tell(job: JobState, record: FrameRecord, state: FrameState, count: int, emp
 def _number_without_rows(frames: Frames, log: FrameLog, record: FrameRecord, first: int, last: int) -> int:
     """Return how many frames of a record, of those from a number to another, have no row.
 
-    Frames that may have rows that no client has counted are none of them.
+    Frames that may have uncounted rows do not count.
     """
     if record.uncounted_up_to is not None:
         first = min(max(first, frames.number_of(record.uncounted_up_to) + 1), last)
@@ -498,7 +502,7 @@ def _correct(job: JobState, frames: Frames, log: FrameLog) -> None:
     now = job.moment.observed_ms
     due = [start for start, (due_ms, _) in log.changes.items() if due_ms <= now or job.is_complete]
     due = sorted(due, key=lambda start: (log.changes[start][0], _by_text(start)))
-    waiting = {start for starts in log.writing.values() for start in starts}
+    waiting = _unwritten(log)
     made = [start for start in due if start not in waiting][:FINISHED_AT_ONCE]
     _make_generations(job, frames, log, made)
     log.has_more = log.has_more or len(made) == FINISHED_AT_ONCE
@@ -573,7 +577,7 @@ def next_generation_ms(job: JobState) -> int | None:
     Frames whose results a query has not written are not due by time.
     """
     log = job.frames
-    waiting = {start for starts in log.writing.values() for start in starts}
+    waiting = _unwritten(log)
     return min((due_ms for start, (due_ms, _) in log.changes.items() if start not in waiting), default=None)
 
 

@@ -143,7 +143,7 @@ def _field(place: tuple[int | str, ...], error: str) -> str:
     """Return the path of a field in the body, without the types of policies and throttles that pydantic adds."""
     names = place[-1:] if error == "extra_forbidden" else ()  # an unknown member may have the name of a type
     inner = place[: len(place) - len(names)]
-    parts = [str(part) for part in inner if part not in KINDS and not str(part).startswith("literal[")]
+    parts = [str(part) for part in inner if part not in KINDS]
     parts += map(str, names)
     if error.startswith("union_tag"):
         parts.append("type")

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tidegate.domain.calendar import DAY_MS, HOUR_MS
+from tidegate.domain.calendar import DAY_MS, HOUR_MS, UNITS
 from tidegate.domain.frames import FrameStatus
 from tidegate.page.render import MONTHS
 from tidegate.times import EARLIEST_MS, LATEST_MS, MS
@@ -73,11 +73,17 @@ def _cell(frame: FrameStatus, now_ms: int) -> FrameCell:
     return FrameCell(frame.start, frame.state, len(frame.generations) > 1, text)
 
 
+def _shown_at(start: int, zone: tzinfo) -> datetime | None:
+    """Return the local time at which a frame starts; None if event times are no times of the calendar."""
+    is_shown = EARLIEST_MS + DAY_MS <= start <= LATEST_MS - DAY_MS
+    return datetime.fromtimestamp(start / MS, zone) if is_shown else None
+
+
 def _row_of(start: int, every: int | str, zone: tzinfo) -> str:
     """Return the label of the row of a frame; "" if event times are no times of the calendar."""
-    if not EARLIEST_MS + DAY_MS <= start <= LATEST_MS - DAY_MS:
+    at = _shown_at(start, zone)
+    if at is None:
         return ""
-    at = datetime.fromtimestamp(start / MS, zone)
     if every == "month":
         return f"{at.year}"
     return f"{MONTHS[at.month - 1]} {at.year}" if every == "day" else f"{at.day} {MONTHS[at.month - 1]}"
@@ -85,7 +91,7 @@ def _row_of(start: int, every: int | str, zone: tzinfo) -> str:
 
 def _place(start: int, every: int | str, zone: tzinfo) -> int:
     """Return the number of frames of a row before a frame; 0 if a row has no fixed places."""
-    if not EARLIEST_MS + DAY_MS <= start <= LATEST_MS - DAY_MS or every not in ("hour", "day", "month", HOUR_MS):
+    at = _shown_at(start, zone)
+    if at is None or every not in (*UNITS, HOUR_MS):
         return 0
-    at = datetime.fromtimestamp(start / MS, zone)
     return {"day": at.day - 1, "month": at.month - 1}.get(str(every), at.hour)

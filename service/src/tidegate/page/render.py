@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tidegate import __version__
+from tidegate.domain.calendar import DAY_MS
 from tidegate.escapes import visible
 from tidegate.times import EARLIEST_MS, LATEST_MS, MS, format_duration, format_time
 from tidegate.views.job_page import JobPageSelection
@@ -64,7 +65,6 @@ def time(at_ms: int | None) -> Markup:
 FORMS = {"full": slice(None), "date": slice(10), "minute": slice(11, 16), "second": slice(11, 19)}
 """Parts of a printed time by the name of their form, which the script of the page uses too."""
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-DAY_MS = 24 * 3_600_000
 
 
 def tick(at_ms: int, step_ms: int) -> Markup:

@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from tidegate.domain import config as domain
-from tidegate.domain.calendar import Frames
+from tidegate.domain.calendar import Frames, Unit
 from tidegate.domain.config import THROTTLES, NoThrottle, Throttle
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.policies import POLICIES, Policy
@@ -108,9 +108,9 @@ class OverrideDocument(Request):
 
 @_component("FramesDeclaration", **_numbers(Frames))
 class FramesDocument(Request):
-    """The frames of a job: intervals of event time, of which the coordinator records whether they are complete."""
+    """The frames of a job: intervals of event time. The coordinator records whether each interval is complete."""
 
-    every: Literal["hour", "day", "month"] | Annotated[int, Field(strict=True, ge=1, le=EXACT_DOUBLE.highest)] = Field(
+    every: Unit | Annotated[int, Field(strict=True, ge=1, le=EXACT_DOUBLE.highest)] = Field(
         description="Length of a frame: `hour`, `day`, `month`, or a number of milliseconds.", examples=["hour"]
     )
     time_zone: Text | None = Field(

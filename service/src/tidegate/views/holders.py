@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from tidegate.domain.calendar import HOUR_MS
 from tidegate.domain.history import COARSE_MS, FINE_MS, SAMPLES_KEPT, HolderRange, Sample
 from tidegate.domain.results import HoldReason
 from tidegate.views.reader import Reader
@@ -16,7 +17,6 @@ from tidegate.views.watermark import WatermarkState
 
 RANGES_MS: Mapping[str, int] = {"15m": 900_000, "1h": 3_600_000, "6h": 21_600_000, "1d": 86_400_000}
 """Ranges of processing time before now."""
-HOUR_MS = 3_600_000
 
 HolderKind = Literal["substream", "open_batch", "missing_query", "hold"]
 HolderKey = tuple[HolderKind, str, str]

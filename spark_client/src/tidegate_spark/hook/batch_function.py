@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame
 from tidegate_spark.batch import ROW_CLASSES, Batch, Committed, Holder
 from tidegate_spark.columns import Columns
 from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
-from tidegate_spark.hook.classify import HIGHEST, RowClassifier, RowRoute
+from tidegate_spark.hook.classify import RowClassifier, RowRoute
 from tidegate_spark.hook.delays import DelayMeasurement, DelayOrder, needs_delays
 from tidegate_spark.hook.folding import FoldMethod, FullFold, Mode, PlainFold, on_driver, on_executors
 from tidegate_spark.hook.handlers import BatchHandler, BatchRows, UserFunction, UserFunctionError, call_user
@@ -37,7 +37,7 @@ from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchOffsets
-from tidegate_spark.protocol.fold import Fold, slot_of
+from tidegate_spark.protocol.fold import HIGHEST, Fold, slot_of
 from tidegate_spark.protocol.reporter import Reporter
 from tidegate_spark.protocol.reports import SUBSTREAMS_PER_CALL
 from tidegate_spark.protocol.retry import RetryPolicy

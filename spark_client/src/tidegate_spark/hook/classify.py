@@ -23,11 +23,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate_spark.frame import Frame
-from tidegate_spark.protocol.fold import LateDisposition
-
-HIGHEST = 2**53 - 1
-LOWEST = -HIGHEST
-"""Bounds of the event times that the coordinator can hold exactly."""
+from tidegate_spark.protocol.fold import LOWEST, LateDisposition
 
 RowRoute = Literal["late", "on_time"]
 """Route of the rows of a class: they go with the late rows or with the on-time rows."""

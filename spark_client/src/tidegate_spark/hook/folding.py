@@ -28,12 +28,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidegate_spark.columns import Columns, whole_times
-from tidegate_spark.hook.classify import LOWEST, RowClassifier, credible, is_future, is_late, is_updated, slot_number
+from tidegate_spark.hook.classify import RowClassifier, credible, is_future, is_late, is_updated, slot_number
 from tidegate_spark.hook.delays import DelayMeasurement
 from tidegate_spark.protocol.fold import (
     CLASSES,
     HOUR,
     HOURS_PER_COMMIT,
+    LOWEST,
     Fold,
     hours_between,
     hours_of,

@@ -19,7 +19,7 @@ from tidegate_spark.native.folding import FOLDS
 from tidegate_spark.native.listener import WrittenEvidence
 from tidegate_spark.protocol.checkpoint import NO_OFFSET, is_marker
 from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput, BatchOffsets, Evidence, ProcessingTime
-from tidegate_spark.protocol.fold import Fold, slot_of
+from tidegate_spark.protocol.fold import Fold
 from tidegate_spark.protocol.session import DriverSession
 
 RETRY_AFTER_S = 30.0
@@ -94,8 +94,7 @@ class FinishedBatches:
             self.session.run(self.session.protocol.wrote(written, self._last_finished))
             raise
         # The rows of a frame that the output watermark has passed are written, too.
-        has_updated = rows and slot_of(self.session.protocol.registration.config) is not None
-        self.session.run(self.session.protocol.wrote(written, self._last_finished, reported, has_updated))
+        self.session.run(self.session.protocol.wrote(written, self._last_finished, reported, has_updated=rows))
         if reported:
             self._retry_at = math.inf
             watermark = self.session.protocol.batches.job_watermark

@@ -18,9 +18,8 @@ from pyspark import TaskContext
 
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
-from tidegate_spark.hook.classify import HIGHEST, LOWEST
 from tidegate_spark.protocol.checkpoint import Checkpoint, Planned
-from tidegate_spark.protocol.fold import HOUR, Fold, Hours, hours_of, merge_hours
+from tidegate_spark.protocol.fold import HIGHEST, HOUR, LOWEST, Fold, Hours, hours_of, merge_hours
 from tidegate_spark.substreams import WHOLE, name_of
 
 FOLDS = "folds"

@@ -33,7 +33,8 @@ FRAMES_PER_COMMIT = 40_000
 """Maximum number of slots in one commit, so that they fit beside the counts of a few substreams."""
 
 HIGHEST = 2**53 - 1
-"""Highest number that the coordinator can hold exactly."""
+LOWEST = -HIGHEST
+"""Bounds of the event times that the coordinator can hold exactly."""
 
 HOURS_KEPT = 168
 """Number of hours that the coordinator keeps."""
@@ -174,7 +175,7 @@ class Fold:
         """Return the rows by frame, each with a time in the frame; an empty dict if they are not known."""
         if slot is None or self.slot is None or slot % self.slot or len(self.slots) > FRAMES_PER_COMMIT:
             return {}
-        return {"frames": [[max(number * self.slot, -HIGHEST), *counts] for number, *counts in self.slots]}
+        return {"frames": [[max(number * self.slot, LOWEST), *counts] for number, *counts in self.slots]}
 
     def _merged_hours(self) -> Hours:
         return merge_hours([self.all_hours, *self.hours])[-HOURS_KEPT:]  # the coordinator keeps no more hours

@@ -19,7 +19,7 @@ from tidegate_spark.protocol.evidence import (
     Evidence,
     ProcessingTime,
 )
-from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.fold import Fold, slot_of
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.registration import QueryRegistration
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, SHORT_WAIT_S, OnOutage, RetryPolicy
@@ -228,11 +228,13 @@ class QueryProtocol:
             output_watermark: The output watermark; None if the query has none.
             after_batch: The last batch that has written; None if it is not known.
             is_reachable: Whether the coordinator has answered lately. If not, only later calls tell it.
-            has_updated: Whether the batch has changed results below the output watermark.
+            has_updated: Whether the batch may have changed results below the output watermark. Only frames wait for
+                them.
         """
         written, told = highest(output_watermark, self.calls.output_watermark), self.calls.told_output
         self.calls.output_watermark = written
-        is_known = told is not None and written == told and not has_updated
+        is_awaited = has_updated and slot_of(self.registration.config) is not None
+        is_known = told is not None and written == told and not is_awaited
         if output_watermark is None or not is_reachable or is_known:
             return
         try:

@@ -47,6 +47,7 @@ from tidegate.views.watermark import WaitResult
 
 router = APIRouter(prefix="/v1/jobs", tags=["state"])
 Lag = Annotated[int, Field(ge=0, le=EXACT_DOUBLE.highest)]
+Time = Annotated[int, Field(ge=EXACT_DOUBLE.lowest, le=EXACT_DOUBLE.highest)]
 
 
 @router.get("/{job:id}/watermark", response_model=WaitResult, summary="Get or wait for a watermark")
@@ -57,10 +58,8 @@ async def watermark(
     context: ContextOf,
     caller: CallerOf,
     at_least: Annotated[
-        int | None,
+        Time | None,
         Query(
-            ge=EXACT_DOUBLE.lowest,
-            le=EXACT_DOUBLE.highest,
             description="Watermark to wait for. If omitted, the call answers at once.",
             examples=[1357552800000],
         ),
@@ -206,20 +205,16 @@ async def frames(
     job: JobId,
     context: ContextOf,
     first: Annotated[
-        int | None,
+        Time | None,
         Query(
             alias="from",
-            ge=EXACT_DOUBLE.lowest,
-            le=EXACT_DOUBLE.highest,
             description="A time in the first frame. If omitted, the first frame that the job keeps.",
             examples=[1357516800000],
         ),
     ] = None,
     to: Annotated[
-        int | None,
+        Time | None,
         Query(
-            ge=EXACT_DOUBLE.lowest,
-            le=EXACT_DOUBLE.highest,
             description="Time before which the frames start. If omitted, the last frame that has begun.",
             examples=[1357603200000],
         ),
@@ -240,10 +235,8 @@ async def frames(
 async def frame(
     job: JobId,
     start: Annotated[
-        int,
+        Time,
         Path(
-            ge=EXACT_DOUBLE.lowest,
-            le=EXACT_DOUBLE.highest,
             description="Start of the frame, or another time in it.",
             examples=[1357552800000],
         ),

@@ -32,7 +32,7 @@ local function latest() return highest(job.max_event_time, job.max_watermark) en
 
 local function declared_in(found) return found and found.frames and found.frames.declared end
 
--- Start the frames of a job anew if their declaration has changed. before: the configuration before; nil: a new job.
+-- Start new frames for a job whose declaration of frames has changed. before: the configuration before; nil: a new job.
 function frames.declare(before)
   local declared = config.frames
   if declared_in(before) == (declared and declared.declared) then return end
@@ -117,13 +117,13 @@ end
 function frames.count_rows(query, rows, disposition, latest_time)
   if not config.frames or #rows == 0 then return end
   local log, writing, is_listed = log_of(), {}, {}
+  local most, counted = 2 * constants.FRAMES_COUNTED, redis.call('ZCARD', key.frames_counted)
   for _, row in ipairs(rows) do
     if not latest_time or row.time <= latest_time then
       local start, number_ = calendar.frame_of(row.time)
       local is_finished = log.unfinished and number_ < log.unfinished
       local is_kept = not is_finished or record_of(start) ~= nil
-      local most = 2 * constants.FRAMES_COUNTED
-      if is_kept and redis.call('ZCARD', key.frames_counted) >= most and number_counted() >= most
+      if is_kept and counted >= most and number_counted() >= most
         and not redis.call('ZSCORE', key.frames_counted, text(start)) then
         log.uncounted_up_to, is_kept = highest(start, log.uncounted_up_to), false
       end
@@ -131,7 +131,7 @@ function frames.count_rows(query, rows, disposition, latest_time)
         local is_dropped = disposition == 'dropped'
         local counts = {row.rows, row.updated, is_dropped and row.late or '0', is_dropped and '0' or row.late}
         add_rows(key.frame_rows, start, counts)
-        redis.call('ZADD', key.frames_counted, start, text(start))
+        counted = counted + redis.call('ZADD', key.frames_counted, start, text(start))
         if is_finished then
           redis.call('ZADD', key.frame_changes, 'NX', job.observed_now + config.frames.correction_delay_ms, text(start))
           add_rows(key.frame_added, start, counts)
@@ -473,8 +473,8 @@ local function read()
   trim()
 end
 
--- Return how many frames of a record, of those from a number to another, have no row. Frames that may have rows that no
--- client has counted are none of them.
+-- Return how many frames of a record, of those from a number to another, have no row. Frames that may have uncounted rows
+-- do not count.
 local function number_without_rows(record, first, last)
   if record.uncounted_up_to then
     first = math.min(math.max(first, calendar.number_of(record.uncounted_up_to) + 1), last)
@@ -560,7 +560,7 @@ local function finish()
       record.start, record.finish = first, last
     end
     record.finished_ms, record.uncounted_up_to = job.now, log.uncounted_up_to
-    if record.generation <= log.base then  -- the watermark was restored: the frame may have been told before
+    if record.generation <= log.base then  -- the watermark was restored: an event about the frame may exist
       record.generation, record.reason = log.base + 1, log.reason
       log.latest_generation = math.max(log.latest_generation, record.generation)
     end
@@ -658,10 +658,11 @@ local function make_generation(start)
 end
 
 -- Return the first changed frames whose generations are due at an observed time ('+inf': all), without those whose results are
--- not written, and the observed time at which the first of them is due. is_first: the caller needs only this time.
+-- not written, and the observed time at which the first frame is due. is_first: stop at this frame.
 local function due_at(observed, is_first)
   local found, first_due, waiting, most = {}, nil, nil, constants.FINISHED_AT_ONCE
-  for place = 0, redis.call('ZCARD', key.frame_changes), most do
+  local changed = redis.call('ZCARD', key.frame_changes)
+  for place = 0, changed - 1, most do
     local due = redis.call('ZRANGE', key.frame_changes, '-inf', observed, 'BYSCORE', 'LIMIT', place, most)
     if #due == 0 then break end
     waiting = waiting or unwritten()

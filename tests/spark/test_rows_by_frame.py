@@ -124,11 +124,15 @@ def test_native_rows_are_counted_by_frame(
 def test_two_months_of_flights_by_day_in_new_york(
     spark: SparkSession, tmp_path: Path, tidegate: CoordinatorProcess, checkpoint: str
 ) -> None:
-    """On two of the days, the clocks change. With a lag of 30 minutes, flights that take long to land are late."""
+    """On two of the days, the clocks change.
+
+    All flights are one substream, so those that take long to land are late. The days start at noon, when many are in
+    the air.
+    """
     flights, files = [], tmp_path / "landings"
     files.mkdir()
     for month in (3, 11):
-        settings = Settings(datetime(2013, month, 1, tzinfo=UTC), 31, 12, 30, 0, tmp_path / "out")
+        settings = Settings(datetime(2013, month, 1, tzinfo=UTC), 31, 6, 30, 0, tmp_path / "out")
         found = load(settings)
         flights.append(found.flights)
         write_landings(found, settings, tmp_path / f"{month}")
@@ -139,20 +143,21 @@ def test_two_months_of_flights_by_day_in_new_york(
     source = FlightsSource(spark, files, sorted(rows_of_all["dest"].unique()))
     config = limiting_lag(
         timedelta(minutes=30),
-        idle_timeout=timedelta(seconds=1),
         frames="day",
+        frames_offset=timedelta(hours=12),
         time_zone="America/New_York",
         correction_delay=timedelta(0),
     )
     job = tidegate.job(config=config)
-    stream = job.stream(source.stream(), event_time="departed_at", substream="dest").complete_batches()
+    stream = job.stream(source.stream(), event_time="departed_at", substream=None)
     to_the_end(stream.foreach_batch(lambda df, batch_id: None), checkpoint, timeout_s=600)
     job.complete()
 
-    days = rows_of_all["departed_at"].dt.tz_convert("America/New_York").dt.date.value_counts()
+    shown = rows_of_all["departed_at"].dt.tz_convert("America/New_York").dt.tz_localize(None)
+    days = (shown - timedelta(hours=12)).dt.date.value_counts()
     frames = {frame["start"]: frame for frame in job.frames(limit=1000)["frames"]}
     starts = {
-        day: int(datetime(day.year, day.month, day.day, tzinfo=ZoneInfo("America/New_York")).timestamp() * 1000)
+        day: int(datetime(day.year, day.month, day.day, 12, tzinfo=ZoneInfo("America/New_York")).timestamp() * 1000)
         for day in days.index
     }
     assert {day: sum(frames[start]["rows"].values()) for day, start in starts.items()} == days.to_dict()

@@ -28,13 +28,14 @@ def check_rows(calls: Sequence[Call], losses: Losses, counted: dict[str, int], a
             done = next((call for call in attempts if call.succeeded), None)
             most += rows[0]
             # A batch counts when its first attempt takes effect, which a later loss may undo.
-            least += rows[0] if done is not None and not _may_be_lost(attempts[0], done, losses, at) else 0
+            least += rows[0] if done is not None and not may_be_lost(attempts[0], done, losses, at) else 0
         if not least <= counted[row_class] <= most:
             text = f"{counted[row_class]} {row_class} rows are counted: expected {least} to {most}"
             yield Violation("idempotent", text, [attempts[-1] for attempts in list(commits.values())[-3:]])
 
 
-def _may_be_lost(first: Call, done: Call, losses: Losses, at: float) -> bool:
+def may_be_lost(first: Call, done: Call, losses: Losses, at: float) -> bool:
+    """Return whether the store may lack the effect of a commit, with its first attempt and the one that succeeded."""
     taken = [loss for loss in losses.losses if loss.start < at and first.sent < loss.end]
     return losses.may_lack(done, at) or any(done.received > loss.start - loss.window_s for loss in taken)
 

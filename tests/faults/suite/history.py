@@ -22,6 +22,8 @@ _KINDS: tuple[tuple[str, str, str], ...] = (
     ("GET", r"/watermark", "watermark"),
     ("GET", r"/substreams", "substreams"),
     ("GET", r"/queries", "queries"),
+    ("GET", r"/frames", "frames"),
+    ("GET", r"/history", "history"),
     ("PUT", r"/queries/(?P<query>[^/:]+)/batches/(?P<batch>\d+)", "begin"),
     ("POST", r"/queries/(?P<query>[^/:]+)/batches/(?P<batch>\d+):commit", "commit"),
     ("POST", r"/queries/(?P<query>[^/:]+):heartbeat", "heartbeat"),
@@ -42,6 +44,9 @@ _KEPT = (
     "code",
     "rows",
     "substreams",
+    "frames",
+    "records",
+    "next",
 )
 """Members of an answer that the checks read. The file keeps the whole answer."""
 UNANSWERED = float("inf")
@@ -106,7 +111,7 @@ class Call:
         what = self.kind if self.query is None else f"{self.kind} {self.query}/{self.batch}"
         asked = {name: self.body[name] for name in ("pinned_watermark", "max_event_times") if name in self.body}
         claimed = "" if self.claim is None else f" token {self.claim[1]}"
-        said = {name: value for name, value in self.answer.items() if name not in ("substreams", "rows")}
+        said = {name: value for name, value in self.answer.items() if name not in ("substreams", "rows", "frames")}
         until = "no answer" if self.status is None else f"{self.received - start:9.3f} s"
         return f"{self.sent - start:9.3f} .. {until}  {self.client}: {what} {asked}{claimed} -> {self.status} {said}"
 

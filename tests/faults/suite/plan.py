@@ -7,6 +7,8 @@ from typing import Any
 LAG_MS = 5_000
 BASE_MS = 1_700_000_000_000
 """Event time at the start of a run. Event times then advance with the time of the machine."""
+FRAME_MS, CORRECTION_MS = 2_000, 300
+"""Length of a frame, and the time for which its changes are collected."""
 JITTER_MS = 2_000
 """Largest distance of a reported event time behind the advance of time."""
 
@@ -27,9 +29,10 @@ class JobPlan:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The configuration of the job: a lag, and no limits."""
+        """The configuration of the job: a lag, and no limits. A job with queries has frames."""
         config: dict[str, Any] = {"policy": {"type": "limiting_lag", "lag_ms": LAG_MS}, "max_future_skew_ms": None}
-        return config | ({"expected_queries": list(self.writers)} if self.writers else {})
+        frames = {"every": FRAME_MS, "offset_ms": 0, "time_zone": None, "correction_delay_ms": CORRECTION_MS}
+        return config | ({"expected_queries": list(self.writers), "frames": frames} if self.writers else {})
 
     @property
     def direct(self) -> list[str]:

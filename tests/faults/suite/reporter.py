@@ -114,7 +114,7 @@ class Reporter(threading.Thread):
 
 
 class Reader(threading.Thread):
-    """A client that reads the watermark and the substreams of a job, and waits for the watermark to move."""
+    """A client that reads the watermark, the substreams and the frames of a job, and waits for W to move."""
 
     def __init__(self, name: str, client: Client, stopping: threading.Event, rng: random.Random) -> None:
         super().__init__(name=name, daemon=True)
@@ -127,6 +127,9 @@ class Reader(threading.Thread):
             kind = self._rng.random()
             if kind < 0.1:
                 self._client.call("GET", "/substreams?limit=1000")
+                continue
+            if kind > 0.8 and self._client.plan.writers:
+                self._client.call("GET", "/frames?limit=30")
                 continue
             wait = f"?at_least={watermark + 1000}&timeout_s=3" if kind < 0.3 and watermark is not None else ""
             answer = self._client.call("GET", f"/watermark{wait}")

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.faults.suite import accounting, checks
 from tests.faults.suite.checks import Losses, Violation
+from tests.faults.suite.frames import check_events, check_frame_rows, check_frames
 from tests.faults.suite.history import Call
 from tests.faults.suite.injections import FAULTS, possible, reset
 from tests.faults.suite.model import check_model
@@ -140,6 +141,7 @@ class Run:
         for job in self._world.plan.jobs:
             calls = self._world.history.of(job.job)
             yield from checks.check_all(job, calls, losses)
+            yield from check_frames(calls, losses)
 
     def _final(self) -> Iterator[Violation]:
         """Yield the violations that are searched for at the end of the run."""
@@ -161,11 +163,14 @@ class Run:
     def _final_of(self, job: JobPlan, calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
         if job.writers:
             try:
-                counted = self._world.counted(job)
+                counted, frames = self._world.counted(job), self._world.frames(job)
+                events = self._world.frame_events(job)
             except NotLive as error:
                 yield Violation("live", str(error))
             else:
                 yield from accounting.check_rows(calls, losses, counted, time.monotonic())
+                yield from check_frame_rows(calls, losses, frames, time.monotonic())
+                yield from check_events(events)
         for query in job.writers:
             yield from accounting.check_files(self._world.checkpoint(query), query, calls)
 

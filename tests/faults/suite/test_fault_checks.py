@@ -4,14 +4,17 @@ import json
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.faults.suite import checks
 from tests.faults.suite.accounting import CLASSES, check_rows
 from tests.faults.suite.checks import Losses, Violation
+from tests.faults.suite.frames import check_events, check_frame_rows, check_frames
 from tests.faults.suite.history import Call, History, Recorder
 from tests.faults.suite.model import check_model
 from tests.faults.suite.plan import JobPlan
@@ -30,9 +33,17 @@ CALLS = 150
 BATCH_COUNT = 8
 
 
+class Recorded(NamedTuple):
+    """A history, and what the coordinator has counted at its end."""
+
+    directory: Path
+    counted: dict[str, int]
+    frames: list[dict[str, Any]]
+
+
 @pytest.fixture(scope="module")
-def recorded(valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
-    """Return the directory of a history of both jobs, and the row counts of the job with batches."""
+def recorded(valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Return the directory of a history of both jobs, and the row counts and frames of the job with batches."""
     directory = tmp_path_factory.mktemp("history")
     with LocalCoordinator(valkey) as coordinator:
         stopping = threading.Event()
@@ -58,7 +69,10 @@ def recorded(valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -
         for thread in threads:
             thread.join()
         counted = coordinator.job(job="batches").status()["rows"]
-    return directory, counted
+        read = client(BATCHES, "final").call("GET", "/frames?limit=1000")
+        assert read is not None
+        frames = json.loads(read.body)["frames"]
+    return Recorded(directory, counted, frames)
 
 
 def _write_batches(directory: Path, url: str, checkpoint: Path) -> None:
@@ -73,11 +87,17 @@ def _write_batches(directory: Path, url: str, checkpoint: Path) -> None:
 
 
 @pytest.fixture
-def calls(recorded: tuple[Path, dict[str, int]], request: pytest.FixtureRequest) -> Sequence[Call]:
+def calls(recorded: Recorded, request: pytest.FixtureRequest) -> Sequence[Call]:
     """Return a fresh copy of the calls of one job."""
-    history = History(recorded[0])
+    history = History(recorded.directory)
     history.read()
     return history.of(request.param)
+
+
+@pytest.fixture
+def frames(recorded: Recorded) -> Sequence[dict[str, Any]]:
+    """Return a fresh copy of the frames of the job with batches."""
+    return deepcopy(recorded.frames)
 
 
 direct = pytest.mark.parametrize("calls", ["direct"], indirect=True)
@@ -107,12 +127,10 @@ def test_a_true_history_without_batches_has_no_violation(calls: Sequence[Call]) 
 
 
 @batches
-def test_a_true_history_with_batches_has_no_violation(
-    calls: Sequence[Call], recorded: tuple[Path, dict[str, int]]
-) -> None:
+def test_a_true_history_with_batches_has_no_violation(calls: Sequence[Call], recorded: Recorded) -> None:
     assert not list(_all(BATCHES, calls))
     assert len([call for call in calls if call.kind == "commit"]) == BATCH_COUNT
-    assert not list(check_rows(calls, NO_LOSS, recorded[1], float("inf")))
+    assert not list(check_rows(calls, NO_LOSS, recorded.counted, float("inf")))
 
 
 @direct
@@ -214,12 +232,67 @@ def test_a_lost_commit_is_found(calls: Sequence[Call]) -> None:
 
 @batches
 @pytest.mark.parametrize("by", [-1, 1])
-def test_a_row_that_counts_twice_or_never_is_found(
-    calls: Sequence[Call], recorded: tuple[Path, dict[str, int]], by: int
-) -> None:
-    counted = dict.fromkeys(CLASSES, 0) | recorded[1]
+def test_a_row_that_counts_twice_or_never_is_found(calls: Sequence[Call], recorded: Recorded, by: int) -> None:
+    counted = dict.fromkeys(CLASSES, 0) | recorded.counted
     counted["on_time"] += by
     assert _guarantees(check_rows(calls, NO_LOSS, counted, float("inf"))) == {"idempotent"}
+
+
+def _finished(calls: Sequence[Call]) -> tuple[Call, dict[str, Any]]:
+    """Return the last read of frames, and its last finished frame."""
+    read = [call for call in calls if call.kind == "frames" and call.succeeded][-1]
+    return read, next(frame for frame in read.answer["frames"] if frame["state"] != "open")
+
+
+@batches
+def test_a_frame_that_is_finished_early_is_found(calls: Sequence[Call]) -> None:
+    assert not list(check_frames(calls, NO_LOSS))
+    read, frame = _finished(calls)
+    read.answer["written_watermark"] = frame["end"] - 1
+    assert any(violation.calls == (read,) for violation in check_frames(calls, NO_LOSS))
+
+
+@batches
+def test_a_generation_with_two_contents_is_found(calls: Sequence[Call]) -> None:
+    read, frame = _finished(calls)
+    other = deepcopy(read)
+    other.sent, other.received = read.received + 1, read.received + 2
+    of_frame = next(each for each in other.answer["frames"] if each["start"] == frame["start"])
+    of_frame["generations"][0]["rows"]["on_time"] += 1
+    of_frame["rows"]["on_time"] += 1
+    assert [violation.calls for violation in check_frames([*calls, other], NO_LOSS)] == [(read, other)]
+    lost = Losses([Loss(read.received + 0.1, read.received + 0.2, 0)])
+    assert not list(check_frames([*calls, other], lost)), "the store may have lost the first one"
+
+
+@batches
+def test_a_frame_that_is_open_again_is_found(calls: Sequence[Call]) -> None:
+    read, frame = _finished(calls)
+    other = deepcopy(read)
+    other.sent, other.received = read.received + 1, read.received + 2
+    of_frame = next(each for each in other.answer["frames"] if each["start"] == frame["start"])
+    of_frame |= {"state": "open", "generation": None, "generations": []}
+    assert [violation.calls for violation in check_frames([*calls, other], NO_LOSS)] == [(read, other)]
+
+
+@batches
+@pytest.mark.parametrize("by", [-1, 1])
+def test_a_row_that_is_in_a_wrong_frame_is_found(
+    calls: Sequence[Call], frames: Sequence[dict[str, Any]], by: int
+) -> None:
+    assert not list(check_frame_rows(calls, NO_LOSS, frames, float("inf")))
+    counted = [frame for frame in frames if frame["rows"]["on_time"]]
+    assert len(counted) >= 2
+    counted[-1]["rows"]["on_time"] += by
+    assert _guarantees(check_frame_rows(calls, NO_LOSS, frames, float("inf"))) == {"frames"}
+
+
+def test_an_event_that_is_told_twice_is_found() -> None:
+    first = {"start": 0, "end": 2000, "count": 1, "generation": 1, "state": "complete"}
+    second = first | {"generation": 2, "reason": "rows"}
+    assert not list(check_events([first, second]))
+    assert list(check_events([first, first]))
+    assert list(check_events([second, first]))
 
 
 def test_a_killed_client_leaves_a_call_without_an_answer(tmp_path: Path) -> None:

@@ -191,14 +191,34 @@ class World:
         Raises:
             NotLive: If no replica returns them within :data:`LIVE_S`.
         """
-        client, deadline = Client(job, self._transport(f"{job.job}-counts")), time.monotonic() + LIVE_S
+        rows: dict[str, int] = self._read(job, "")["rows"]
+        return rows
+
+    def frames(self, job: JobPlan) -> list[dict[str, Any]]:
+        """Return the latest frames of a job; NotLive as for :meth:`counted`."""
+        frames: list[dict[str, Any]] = self._read(job, "/frames?limit=1000")["frames"]
+        return frames
+
+    def frame_events(self, job: JobPlan) -> list[dict[str, Any]]:
+        """Return the events about frames that the history of a job keeps, first one first; NotLive as above."""
+        found: list[dict[str, Any]] = []
+        following = ""
+        while True:
+            page = self._read(job, f"/history?kind=frame&limit=1000{following}")
+            found += page["records"]
+            if page["next"] is None:
+                return found[::-1]
+            following = f"&before={page['next']}"
+
+    def _read(self, job: JobPlan, path: str) -> dict[str, Any]:
+        client, deadline = Client(job, self._transport(f"{job.job}-final")), time.monotonic() + LIVE_S
         while time.monotonic() < deadline:
-            answer = client.call("GET", "")
+            answer = client.call("GET", path)
             if answer is not None and answer.status == 200:
-                rows: dict[str, int] = json.loads(answer.body)["rows"]
-                return rows
+                found: dict[str, Any] = json.loads(answer.body)
+                return found
             time.sleep(0.5)
-        raise NotLive(f"{job.job}: no replica returns its status within {LIVE_S:.0f} s.")
+        raise NotLive(f"{job.job}: no replica answers GET {path or job.job} within {LIVE_S:.0f} s.")
 
     # -- the run --------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from tidegate_spark.config import JobConfig
 from tidegate_spark.errors import CoordinatorUnavailable, Refused, TidegateError
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.connection import JobConnection
-from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.fold import Fold, slot_of
 from tidegate_spark.protocol.retry import OnOutage
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.protocol.settings import QuerySettings
@@ -103,7 +103,7 @@ class Writer:
         closed = self._closed_before(batch)
         session.calls.output_watermark = closed
         opened = session.run(protocol.begin(batch))
-        fold = fold_of(rows, opened.stored.pinned_watermark)
+        fold = fold_of(rows, opened.stored.pinned_watermark, slot_of(self._settings.config))
         session.run(protocol.report(opened, fold))
         time.sleep(self._rng.uniform(0, PROCESSING_S))  # the user's function: the watermark may move, or a fault begin
         answer = session.run(protocol.commit(opened, fold))
@@ -151,12 +151,31 @@ class Writer:
         return [now - self._rng.randrange(JITTER_MS)] + [now - self._rng.randrange(20_000) for _ in range(ROWS)]
 
 
-def fold_of(rows: Mapping[str, list[int]], pinned_watermark: int | None) -> Fold:
-    """Return the fold of a batch whose rows have these event times."""
-    late = [sum(pinned_watermark is not None and at < pinned_watermark for at in times) for times in rows.values()]
+def fold_of(rows: Mapping[str, list[int]], pinned_watermark: int | None, slot: int | None) -> Fold:
+    """Return the fold of a batch whose rows have these event times, in slots of this length (None: no slots)."""
+
+    def is_late(at: int) -> bool:
+        return pinned_watermark is not None and at < pinned_watermark
+
+    late = [sum(map(is_late, times)) for times in rows.values()]
+    slots: dict[int, list[int]] = {}
+    for at in (at for times in rows.values() for at in times):
+        counts = slots.setdefault(at // (slot or 1), [0, 0, 0])
+        counts[0] += 1
+        counts[2] += is_late(at)
     none = [0] * len(rows)
     names, count = list(rows), [len(times) for times in rows.values()]
-    return Fold(names, [max(times) for times in rows.values()], count, none, late, none, none)
+    return Fold(
+        names,
+        [max(times) for times in rows.values()],
+        count,
+        none,
+        late,
+        none,
+        none,
+        slot=slot,
+        slots=[] if slot is None else [[number, *counts] for number, counts in sorted(slots.items())],
+    )
 
 
 def _end_with_stdin() -> None:

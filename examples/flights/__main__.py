@@ -33,7 +33,7 @@ def main() -> int:
     try:
         settings = load_settings()
         print("Reading the flights of 2013 ...", flush=True)
-        landings = data.load(settings)
+        landings = data.delay_first(data.load(settings), settings)
         job = _prepare(settings)
         _run(settings, job, landings, began)
     except DemoError as error:
@@ -126,7 +126,7 @@ def _stream(
     from examples.flights.coordinated import Departures
     from examples.flights.progress import Progress
     from examples.flights.spark_watermark import NativeDepartures
-    from examples.flights.summary import summarize, table, write_batches
+    from examples.flights.summary import frames_of, frames_table, summarize, table, write_batches
 
     lag = timedelta(minutes=settings.lag_minutes)
     checkpoints = settings.out / "state" / "checkpoints"
@@ -156,7 +156,7 @@ def _stream(
         seconds=time.monotonic() - began,
     )
     (settings.out / "unfinished.json").unlink()
-    print("\n" + table(summary, batches, settings))
+    print("\n" + table(summary, batches, settings) + "\n\n" + frames_table(frames_of(job)))
 
 
 def _await(queries: "list[StreamingQuery]", spark: "SparkSession") -> None:

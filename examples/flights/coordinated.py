@@ -42,7 +42,7 @@ LATE_SCHEMA = data.SCHEMA.append(pa.field("batch_id", pa.int64())).append(
 def config(settings: Settings, idle_timeout: timedelta | None = None) -> JobConfig:
     """Return the job configuration. Its frame equals the window size of an hour."""
     lag = timedelta(minutes=settings.lag_minutes)
-    return tidegate_spark.limiting_lag(lag, frame=FRAME, idle_timeout=idle_timeout)
+    return tidegate_spark.limiting_lag(lag, frame=FRAME, idle_timeout=idle_timeout, frames="hour")
 
 
 class Departures:

@@ -78,6 +78,17 @@ def load(settings: Settings) -> Slice:
     return Slice(flights[SCHEMA.names].reset_index(drop=True), int((missing & within("scheduled")).sum()))
 
 
+def delay_first(data: Slice, settings: Settings) -> Slice:
+    """Return a slice in which the landing of the first flight is recorded in the last file only.
+
+    Its hour is complete by then, so the flight is late, and corrects the hour.
+    """
+    landed_at = data.flights["landed_at"].copy()
+    landed_at.iloc[0] = max(landed_at.iloc[0], settings.end - timedelta(minutes=1))
+    flights = data.flights.assign(landed_at=landed_at)
+    return Slice(flights.sort_values("landed_at", kind="stable").reset_index(drop=True), data.left_out)
+
+
 def write_landings(data: Slice, settings: Settings, directory: Path) -> int:
     """Write a file for each period of ``batch_hours`` hours that has landings, and return the number of files.
 

@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
+from datetime import datetime
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 from examples.flights.coordinated import Departures
 from examples.flights.files import utc
 from examples.flights.settings import Settings
+from tidegate_spark import Job
 
 
 def write_batches(departures: Departures, settings: Settings) -> list[dict[str, Any]]:
@@ -86,3 +88,36 @@ def table(summary: dict[str, Any], batches: list[dict[str, Any]], settings: Sett
         f"  {summary['batches']} batches in {summary['seconds']:.0f} s; the output is in {settings.out}",
     ]
     return "\n".join(lines)
+
+
+def frames_of(job: Job) -> list[Any]:
+    """Return all frames of the job, first one first."""
+    found: list[Any] = []
+    following: datetime | None = None
+    while True:
+        page = job.frames(to=following, limit=1000)
+        found += page["frames"]
+        if page["next"] is None:
+            return found[::-1]
+        following = utc(page["next"])
+
+
+def frames_table(frames: list[Any], most: int = 3) -> str:
+    """Return the table of the first frames and the corrected ones, and the number of the others by state.
+
+    Args:
+        frames: The frames, first one first.
+        most: Maximum number of lines for the first frames, and for the corrected ones.
+    """
+    corrected = [frame for frame in frames if len(frame["generations"]) > 1]
+    shown = sorted({frame["start"]: frame for frame in frames[:most] + corrected[:most]}.items())
+    lines = [f"{'hour':<18}{'state':<26}{'generation':>10}{'on time':>9}{'late':>6}"]
+    for start, frame in shown:
+        rows, state = frame["rows"], frame["state"].replace("_", " ")
+        late = rows["dropped"] + rows["diverted"]
+        lines.append(
+            f"{utc(start):%Y-%m-%d %H:%M}  {state:<26}{frame['generation'] or '-':>10}{rows['on_time']:>9,}{late:>6,}"
+        )
+    others = Counter(frame["state"].replace("_", " ") for frame in frames)
+    counts = ", ".join(f"{count:,} {state}" for state, count in others.most_common())
+    return "\n".join([*lines, f"all {len(frames):,} hours: {counts}; {len(corrected):,} corrected"])

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from examples.flights import data
 from examples.flights.settings import Settings
 
 EXACT = {"DEMO_DAYS": "1", "DEMO_LAG_MINUTES": "120", "DEMO_IDLE_BATCHES": "0"}
@@ -18,6 +19,12 @@ EXACT = {"DEMO_DAYS": "1", "DEMO_LAG_MINUTES": "120", "DEMO_IDLE_BATCHES": "0"}
 
 def settings(out: Path, days: int) -> Settings:
     return Settings(datetime(2013, 1, 1, tzinfo=UTC), days, 1, 120, 0, out)
+
+
+def replayed(out: Path, days: int) -> pd.DataFrame:
+    """Return the flights that the demo replays, in the order in which their landings are recorded."""
+    of_run = settings(out, days)
+    return data.delay_first(data.load(of_run), of_run).flights
 
 
 def read_summary(out: Path) -> dict[str, Any]:
@@ -49,11 +56,17 @@ def check_accounts(out: Path, flights: pd.DataFrame) -> dict[str, Any]:
 
 
 def check_windows(out: Path, flights: pd.DataFrame) -> None:
-    """Check that the windows equal those of pandas.
+    """Check that the windows and the late row together equal the hours of pandas.
 
-    This requires that every destination is declared, idleness is off, and the lag exceeds the worst disorder.
+    This requires that every destination is declared, idleness is off, and the lag exceeds the worst disorder. Only the
+    flight whose landing is recorded last may be late.
     """
     windows = pq.ParquetDataset(out / "windows").read().to_pylist()
-    counted = {(row["origin"], row["window_start"]): row["departures"] for row in windows}
+    counted = Counter({(row["origin"], row["window_start"]): row["departures"] for row in windows})
+    late = pq.ParquetDataset(out / "late").read().to_pandas()
+    counted.update(
+        zip(late["origin"], (hour.to_pydatetime() for hour in late["departed_at"].dt.floor("h")), strict=True)
+    )
+    assert list(late["departed_at"]) in ([], [flights["departed_at"].iloc[-1]])
     hours = [hour.to_pydatetime() for hour in flights["departed_at"].dt.floor("h")]
     assert counted == Counter(zip(flights["origin"], hours, strict=True))

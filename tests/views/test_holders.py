@@ -13,7 +13,8 @@ from tidegate.domain.config import JobConfig
 from tidegate.domain.history import Sample
 from tidegate.domain.policies import LimitingLag
 from tidegate.domain.results import HoldReason
-from tidegate.views.holders import HeldTime, held_times, interval_of, read_holders
+from tidegate.runtime.metrics import job_metrics
+from tidegate.views.holders import HeldTime, held_times, interval_of, read_holders, read_shares
 from tidegate.views.reader import Reader
 
 MINUTE = 60_000
@@ -65,6 +66,27 @@ def test_hours_begin_with_the_first_sample(make_driver: Callable[[], Driver]) ->
     assert found.hours[0].start_ms == found.start_ms
     assert len(found.hours) >= 2
     assert all(hour.start_ms % HOUR_MS == 0 for hour in found.hours[1:])
+
+
+def test_the_metric_has_the_shares_of_the_last_hour(make_driver: Callable[[], Driver]) -> None:
+    """The shares are of the hour, also if the job has samples of a part of it only."""
+    driver = make_driver()
+    store, job, start = JobStore(driver.store.redis), "held-most", 400_000 * HOUR_MS
+    driver(store.configure(job, JobConfig(LimitingLag(0)), {"overrides": []}, None, now_ms=start - MINUTE))
+    driver(store.report(job, {"HNL": start, "BOS": start + MINUTE}, now_ms=start))
+    driver(store.report(job, {"HNL": start + 2 * MINUTE}, now_ms=start + 15 * MINUTE))
+    reader = Reader(store, lambda job, state: "", 1000)
+    found = driver(read_shares(reader, {job: start + 45 * MINUTE, "absent": 0}, 3))
+    assert found == {
+        job: [(("substream", "", "BOS"), 0.5), (("substream", "", "HNL"), 0.25)],
+        "absent": [],
+    }
+    [(longest, _)] = driver(read_shares(reader, {job: start + 45 * MINUTE}, 1))[job]
+    assert longest == ("substream", "", "BOS")
+    statuses = {job: driver(store.reads.status(job, start + 45 * MINUTE))}
+    [metric] = [each for each in job_metrics(statuses, found, 0, 1000) if each.name == "tidegate_job_held_ratio"]
+    assert [(sample.labels["name"], sample.value) for sample in metric.samples] == [("BOS", 0.5), ("HNL", 0.25)]
+    driver.close()
 
 
 def test_the_answer_of_a_coordinator(tidegate: object, job_name: str) -> None:

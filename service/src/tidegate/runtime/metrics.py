@@ -246,11 +246,17 @@ def store_metrics(servers: Iterable[ServerState], *, is_up: bool) -> Iterator[Me
     yield from (up, buckets)
 
 
-def job_metrics(statuses: Mapping[str, Status] | None, unreadable: int, stale_after_ms: int) -> Iterator[Metric]:
+def job_metrics(
+    statuses: Mapping[str, Status] | None,
+    held: Mapping[str, Sequence[tuple[Sequence[str], float]]],
+    unreadable: int,
+    stale_after_ms: int,
+) -> Iterator[Metric]:
     """Yield the metrics of jobs.
 
     Args:
         statuses: Status of each job, or None if the store does not answer.
+        held: For each job, the holders of its watermark (kind, query, name), and their shares of the last hour.
         unreadable: Number of further jobs whose state cannot be read.
         stale_after_ms: Time without client contact after which a job is stale.
     """
@@ -266,6 +272,14 @@ def job_metrics(statuses: Mapping[str, Status] | None, unreadable: int, stale_af
         labelled = [([job, of], number) for job, status in statuses.items() for of, number in counts(status).items()]
         yield _family(kind, name, help_text, [label], labelled)
     yield _frame_delays(statuses)
+    shares = [([job, *of], share) for job in statuses for of, share in held.get(job, ())]
+    yield _family(
+        GaugeMetricFamily,
+        "held_ratio",
+        "Share of the last hour for which a holder held the watermark; the three longest holders",
+        ["kind", "query", "name"],
+        shares,
+    )
     healths = [([job, s.health(stale_after_ms)], 1) for job, s in statuses.items()]
     yield _family(GaugeMetricFamily, "health", "1 for the current health of the job", ["health"], healths)
 

@@ -141,6 +141,23 @@ async def read_holders(reader: Reader, job: str, of: HolderRange, most: int) -> 
     )
 
 
+async def read_shares(reader: Reader, now_ms: Mapping[str, int], most: int) -> dict[str, list[tuple[HolderKey, float]]]:
+    """Return the share of the last hour for which the first holders held the watermarks of jobs.
+
+    Args:
+        reader: Reader of the store.
+        now_ms: The jobs, each with the processing time of its status.
+        most: Maximum number of holders of a job.
+    """
+    timelines = await reader.store.reads.timelines([*now_ms], COARSE_MS, HOUR_MS // COARSE_MS + 1)
+    found: dict[str, list[tuple[HolderKey, float]]] = {}
+    for job, samples in timelines.items():
+        start_ms = now_ms[job] - HOUR_MS
+        held = held_by_key([*stretches(samples, start_ms, now_ms[job])])
+        found[job] = [(key, ms / HOUR_MS) for key, ms in held.most_common(most)]
+    return found
+
+
 def held_times(samples: Sequence[Sample], start_ms: int, end_ms: int, most: int) -> list[HeldTime]:
     """Return the holders in a range of processing time, longest first."""
     held = held_by_key(list(stretches(samples, start_ms, end_ms)))

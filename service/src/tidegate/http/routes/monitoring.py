@@ -26,6 +26,7 @@ from tidegate.runtime.metrics import job_metrics, replica_metrics, store_metrics
 from tidegate.store.connection import is_failed_function
 from tidegate.store.functions import ServerState
 from tidegate.store.replies import Status
+from tidegate.views.holders import read_shares
 from tidegate.views.types import Answer
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,8 @@ TEXT: dict[int | str, dict[str, Any]] = {
         "description": "Metrics in the text format of Prometheus, or in OpenMetrics.",
     }
 }
+HOLDERS = 3
+"""Number of holders of each job in the metrics."""
 Encode = Callable[[Any], bytes]
 
 
@@ -97,17 +100,19 @@ async def metrics(
     statuses: dict[str, Status] | None
     try:
         statuses, unreadable = await _read_statuses(context, caller.prefix)
+        now_ms = {job: status.state.now_ms for job, status in statuses.items()}
+        held = await read_shares(context.reader, now_ms, HOLDERS)
         text, failed = SubstreamText(encode), 0
         if substreams is not None:
             selected = [job for job in statuses if matches(substreams, job)]
             failed = await while_connected(request, _read_substreams(context, selected, text))
     except RedisError:
         # The answer then has only the metrics of this replica, and tidegate_store_up 0.
-        statuses, unreadable, text, failed = None, 0, SubstreamText(encode), 0
+        statuses, held, unreadable, text, failed = None, {}, 0, SubstreamText(encode), 0
     families = chain(
         replica_metrics(context.metrics.registry, caller.prefix),
         store_metrics(servers, is_up=statuses is not None and bool(servers) and not any(of.error for of in servers)),
-        job_metrics(statuses, unreadable + failed, context.reader.stale_after_ms),
+        job_metrics(statuses, held, unreadable + failed, context.reader.stale_after_ms),
     )
     return StreamingResponse(_encoded(families, text, encode), media_type=media_type)
 

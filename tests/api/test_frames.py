@@ -209,3 +209,34 @@ def test_rows_by_frame_must_not_exceed_the_counts(http: httpx.Client, make_job: 
     rows = {"substreams": ["a"], "on_time": [1], "late": [0], "null_event_time": [0], "frames": [[BASE, 2, 0, 0]]}
     answer = http.post(f"{path}/queries/q/batches/0:commit", json=RUN | {"rows": rows})
     assert problem(answer, 422, "invalid_request")["field"] == "rows.frames"
+
+
+def test_an_open_frame_is_predicted_from_earlier_ones(http: httpx.Client, make_job: Make) -> None:
+    """Frames of 50 ms that follow the clock: what was learned is shown, and when the open frame is expected."""
+    length = 50
+    path = make_job(frames={"every": length, "correction_delay_ms": 0})
+    assert read(http, f"{path}/frames")["calibration"] is None
+    assert read(http, f"{path}/frames/{BASE}")["frame"]["prediction"] is None
+    number, counts = 0, [0]
+    while counts[-1] < 10 and number < 300:
+        now_ms = read(http, path)["now_ms"]
+        commit_frames(http, path, number, {"a": now_ms})
+        time.sleep(length / 1000)
+        number += 1
+        calibration = read(http, f"{path}/frames")["calibration"]
+        counts.append(calibration["frames"] if calibration else 0)
+    page = read(http, f"{path}/frames")
+    latest = page["frames"][0]
+    assert latest["state"] == "open"
+    prediction = latest["prediction"]
+    assert prediction["frames"] >= 19
+    assert prediction["latest_ms"] >= latest["end"]
+    assert prediction["overdue"] == (prediction["latest_ms"] < page["now_ms"])
+    assert 0 < page["calibration"]["held"] <= 1
+    assert all(frame["prediction"] is None for frame in page["frames"] if frame["state"] != "open")
+    explained = read(http, f"{path}:explain")
+    assert explained["prediction"]["frames"] >= 19
+    one = read(http, f"{path}/frames/{latest['start']}")["frame"]["prediction"]
+    assert one["frames"] >= 19
+    far = read(http, f"{path}/frames/{latest['start'] + HOUR}")["frame"]["prediction"]
+    assert far["latest_ms"] - prediction["latest_ms"] == HOUR

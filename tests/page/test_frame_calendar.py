@@ -1,5 +1,7 @@
 """The calendar of frames on the page of a job."""
 
+import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -10,8 +12,9 @@ from playwright.sync_api import expect
 from tests.page.conftest import open_job
 from tests.support.api import BASE, HOUR, HOURS, commit_frames, create
 from tests.support.browser import PHONE, Visitor
+from tests.support.site import Site
 from tidegate.domain.completeness import HourCounts
-from tidegate.domain.frames import FrameStatus, frame_status
+from tidegate.domain.frames import FrameStatus, Prediction, frame_status
 from tidegate.page.calendar import ROWS_SHOWN, calendar
 from tidegate_spark.testing import CoordinatorProcess
 
@@ -68,6 +71,31 @@ def test_a_frame_opens_its_record(
     expect(section).not_to_contain_text("Without q/b")
     phone = open_job(visitor, tidegate, job_name, f"?frame={BASE}", viewport=PHONE, is_mobile=True)
     expect(phone.locator("#frames")).to_contain_text("Without q/b (idle)")
+
+
+def test_an_overdue_frame_is_marked() -> None:
+    late = Prediction(BASE + 3 * HOUR, BASE + 2 * HOUR, True, 28, "hour_of_day")
+    [row] = calendar([replace(frame(BASE, BASE + HOUR), prediction=late)], {"every": "hour"}, BASE + 3 * HOUR)
+    [cell] = row.cells
+    assert cell.state == "overdue"
+    assert cell.text.endswith(
+        "Overdue since 2013-01-07 12:00:00Z: complete by then in 95 of 100 cases, from 28 frames. "
+        "Expected 2013-01-07 13:00:00Z."
+    )
+
+
+def test_the_calendar_says_when_hours_will_be_complete(site: Site, visitor: Visitor) -> None:
+    """HNL has not reported for six hours, and no earlier hour was that late."""
+    section = site.open(visitor, "hourly").locator("#frames")
+    expect(section).to_contain_text("were complete by the time that was predicted for 95 %")
+    overdue = section.locator(".frame.overdue")
+    expect(overdue.first).to_have_attribute(
+        "data-tip", re.compile(r"Overdue since .* in 95 of 100 cases, from 28 frames")
+    )
+    assert 3 <= overdue.count() <= 9
+    overdue.first.click()
+    expect(section).to_contain_text("(overdue)")
+    expect(section).to_contain_text("28 frames")
 
 
 def test_a_job_without_frames_has_no_calendar(

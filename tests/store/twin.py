@@ -217,6 +217,8 @@ class Twin:
         self._same([replace(frame, record_id=None) for frame in found.frames], self.machine.frames_between(FRAMES))
         totals = {state: count for state, count in found.totals.items() if count}
         self._same(totals, {state: count for state, count in self.machine.frames.totals.items() if count})
+        learned = self.driver(self.store.reads.learned(self.job, self.now))
+        self._same(learned.completions, self.machine.frames.completions)
 
     async def _next_change_ms(self) -> int | None:
         found: Any = await self.store.redis.eval(NEXT_CHANGE, 1, job_key(self.job))

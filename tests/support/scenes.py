@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 
 from tests.support.store import JobStore
+from tidegate.domain.calendar import Frames
 from tidegate.domain.config import JobConfig
 from tidegate.domain.policies import LimitingLag
 
@@ -52,6 +53,26 @@ def _event_times(at_ms: int, ago_ms: int) -> Iterable[tuple[str, int]]:
             delay = HOUR
         if airport != "ATL" or ago_ms > 3 * HOUR:
             yield airport, at_ms - delay
+
+
+async def hourly(store: JobStore, job: str, now_ms: int) -> None:
+    """Create a job with hourly frames that two airports have reported to for 30 days, every half hour.
+
+    Each hour is complete half an hour to two hours after its end, later in the evening. HNL has not reported for the
+    last six hours.
+    """
+    start_ms = now_ms - 30 * DAY
+    frames = Frames("hour")
+    config = JobConfig(LimitingLag(LAG_MS), max_future_skew_ms=None, frames=frames)
+    sent = {"policy": {"type": "limiting_lag", "lag_ms": LAG_MS}, "max_future_skew_ms": None}
+    declared = {"every": "hour", "offset_ms": 0, "time_zone": None, "correction_delay_ms": 60_000}
+    await store.configure(job, config, sent | {"frames": declared}, None, now_ms=start_ms)
+    for at_ms in range(start_ms, now_ms + 1, 30 * MINUTE):
+        delay = (20 + 4 * (at_ms // HOUR % 24) + at_ms // HOUR * 7 % 11) * MINUTE
+        times = {"BOS": at_ms - 5 * MINUTE}
+        if at_ms < now_ms - 6 * HOUR:
+            times["HNL"] = at_ms - delay
+        await store.report(job, times, now_ms=at_ms)
 
 
 async def many(store: JobStore, job: str, now_ms: int, substreams: int) -> None:

@@ -46,6 +46,7 @@ STATES: Mapping[str, State] = {
     "jobs-empty": State("/", has_keys=True, is_logged_in=True),
     "running": State("/jobs/running?range=1d"),
     "held": State("/jobs/held"),
+    "hourly": State("/jobs/hourly"),
     "large": State("/jobs/large"),
     "late": State("/jobs/late"),
     "replayed": State("/jobs/replayed?range=6h"),
@@ -107,6 +108,7 @@ async def _fill(store: JobStore) -> None:
     now_ms = seconds * 1000 + micros // 1000
     await scenes.past_day(store, "running", now_ms)
     await scenes.past_day(store, "replayed", now_ms, -YEARS_AGO_MS)
+    await scenes.hourly(store, "hourly", now_ms)
     await scenes.many(store, "large", now_ms, SUBSTREAMS_OF_LARGE_JOB)
 
 

@@ -8,7 +8,7 @@ import typer
 from tidegate.cli.coordinator import Coordinator
 from tidegate.cli.options import LOCAL_URL, AsJson, Job, Url, show, show_json, show_table, time, time_option
 from tidegate.times import format_time
-from tidegate.views.sentences import FRAME_STATES, exclusion_text, frame_sentence, plain_text
+from tidegate.views.sentences import FRAME_STATES, exclusion_text, frame_sentence, plain_text, share_text
 
 FrameStates = Annotated[list[str] | None, typer.Option("--state", help="Show only frames in this state. Repeatable.")]
 
@@ -43,6 +43,9 @@ def frames(
         return
     columns = ("frame", "until", "state", "generation", "on time", "updated", "late", "finished", "excluded")
     show_table(columns, [_row(frame) for frame in page["frames"]])
+    if (calibration := page["calibration"]) is not None:
+        held, frames = share_text(calibration["held"]), calibration["frames"]
+        show(f"{held} of the last {frames:,} frames were complete by the time that was predicted for 95 %.")
     if page["next"] is not None:
         show(f"More frames: --to {page['next']}")
 
@@ -59,9 +62,18 @@ def _row(frame: Mapping[str, Any]) -> Sequence[str]:
         f"{rows['on_time']:,}{more}",
         f"{rows['updated']:,}",
         f"{late:,}",
-        format_time(frame["finished_ms"]),
+        _finished(frame),
         "; ".join(map(exclusion_text, frame["exclusions"])) or "-",
     )
+
+
+def _finished(frame: Mapping[str, Any]) -> str:
+    prediction = frame["prediction"]
+    if prediction is None:
+        return format_time(frame["finished_ms"])
+    if prediction["overdue"]:
+        return f"overdue since {format_time(prediction['latest_ms'])}"
+    return f"expected {format_time(prediction['expected_ms'])}"
 
 
 def show_frame(result: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ from tidegate.domain.completeness import HourCounts, LateDisposition, RowsOfHour
 from tidegate.domain.config import POLICY_LIMITS
 from tidegate.domain.history import NAMES_KEPT, Kind
 from tidegate.domain.job import (
+    Completion,
     ExcludedSubstream,
     Exclusion,
     FrameGeneration,
@@ -62,7 +63,11 @@ CONFIRMED_MS = 60_000
 RESTORED = 1000
 """Distance of the generations after a restored watermark: the store may have lost later generations."""
 
+COMPLETIONS_KEPT = 2000
+"""Number of frames, the latest ones, whose delays are kept."""
+
 FrameState = Literal["open", "complete", "complete_with_exclusions", "empty"]
+Basis = Literal["hour_of_day", "all_frames", "pace"]
 
 NO_ROWS_OF_FRAME = HourCounts()
 
@@ -438,6 +443,8 @@ def _tell_finished(job: JobState, frames: Frames, log: FrameLog, record: FrameRe
         delay_ms = max(job.now_ms - frames.start_of(number + 1), 0)
         log.delays[bisect_left(DELAYS_MS, delay_ms)] += 1
         log.delay_sum_ms += delay_ms
+        log.completions.append(Completion(frames.start_of(number + 1), job.now_ms))
+    del log.completions[:-COMPLETIONS_KEPT]
     if record.exclusions:
         _tell(job, record, "complete_with_exclusions", with_rows)
         if without and not _is_lost(log, record):
@@ -622,6 +629,28 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """When an open frame will be complete."""
+
+    expected_ms: int | None = described(
+        "Processing time at which the frame is expected to be complete. Null if nothing is known.",
+        example=1357557240000,
+    )
+    latest_ms: int | None = described(
+        "Processing time until which 95 of 100 such frames are complete. Null if fewer than 19 delays are known.",
+        example=1357559220000,
+    )
+    overdue: bool = described("Whether this time has passed.", example=False)
+    frames: int = described("Number of earlier frames from which these times were learned.", example=28)
+    basis: Basis = described(
+        "`hour_of_day`: the delays of frames at the same hour of the last 28 days. `all_frames`: the delays of all "
+        "frames that are known. `pace`: how fast the watermark has advanced in the last hour, because no earlier frame "
+        "was as late.",
+        example="hour_of_day",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class FrameStatus:
     """A frame: whether it is complete, what was left out, and what has changed since.
 
@@ -659,6 +688,9 @@ class FrameStatus:
     changes_due_ms: int | None = described(
         "Observed time of the job at which they make the next generation.", example=None
     )
+    prediction: Prediction | None = described(
+        "When the frame will be complete. Null if it is not open, or if nothing is known.", example=None
+    )
 
 
 def frame_status(
@@ -671,7 +703,7 @@ def frame_status(
     changes: tuple[int, HourCounts] | None,
     uncounted_up_to: int | None,
 ) -> FrameStatus:
-    """Return a frame as a read shows it. ``uncounted_up_to`` is that of the job."""
+    """Return a frame as a read shows it, without its prediction. ``uncounted_up_to`` is that of the job."""
     due_ms, added = (None, NO_ROWS_OF_FRAME) if changes is None else changes
     finished_ms = None
     if record is None:
@@ -710,6 +742,7 @@ def frame_status(
         [] if is_open else of_frame,
         None if changes is None else FrameRows.of(added),
         due_ms,
+        None,
     )
 
 

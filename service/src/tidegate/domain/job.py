@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from tidegate.domain.completeness import NO_ROWS, DelayStatistics, HourCounts, Ledger, RowCounts, RowsByDelay, Sketch
 from tidegate.domain.config import JobConfig
@@ -293,6 +293,18 @@ class FrameGeneration:
     added: HourCounts
 
 
+class Completion(NamedTuple):
+    """The end of a frame, and the processing time at which it was finished."""
+
+    end: int
+    finished_ms: int
+
+    @property
+    def delay_ms(self) -> int:
+        """The delay of the frame."""
+        return self.finished_ms - self.end
+
+
 @dataclass(slots=True)
 class FrameLog:
     """The frames of a job. Frames are numbered as in :mod:`tidegate.domain.calendar`.
@@ -320,6 +332,7 @@ class FrameLog:
         delays: Numbers of frames by delay from their end to their completion: ``delays[i]`` is the number of those up
             to ``DELAYS_MS[i]`` and above the one before.
         delay_sum_ms: Sum of these delays.
+        completions: Completions of the latest frames, in the order in which they were finished.
     """
 
     unread: int | None = None
@@ -341,6 +354,7 @@ class FrameLog:
     totals: Counter[str] = field(default_factory=Counter)
     delays: Counter[int] = field(default_factory=Counter)
     delay_sum_ms: int = 0
+    completions: list[Completion] = field(default_factory=list)
 
 
 @dataclass

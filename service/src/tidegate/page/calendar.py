@@ -23,7 +23,7 @@ class FrameCell:
 
     Attributes:
         start: Start of the frame.
-        state: State of the frame.
+        state: State of the frame, or ``overdue`` for an open frame that is.
         corrected: Whether it has a generation after its first.
         text: The frame in words.
     """
@@ -70,7 +70,8 @@ def calendar(frames: Sequence[FrameStatus], declaration: Mapping[str, Any], now_
 
 def _cell(frame: FrameStatus, now_ms: int) -> FrameCell:
     text = plain_text(frame_sentence(asdict(frame)), now_ms)
-    return FrameCell(frame.start, frame.state, len(frame.generations) > 1, text)
+    state = "overdue" if frame.prediction and frame.prediction.overdue else frame.state
+    return FrameCell(frame.start, state, len(frame.generations) > 1, text)
 
 
 def _shown_at(start: int, zone: tzinfo) -> datetime | None:

@@ -225,13 +225,16 @@ def _frames(page: JobPage, now_ms: int) -> dict[str, Any]:
         return {"rows": None}
     declaration = declared.model_dump()
     every = declaration["every"]
-    open_frames = sum(frame.state == "open" for frame in page.frames.frames)
+    open_frames = [frame for frame in page.frames.frames if frame.state == "open"]
+    overdue = sum(frame.prediction is not None and frame.prediction.overdue for frame in open_frames)
     return {
         "rows": calendar(page.frames.frames, declaration, now_ms),
         "every": every if isinstance(every, str) else format_duration(every),
         "zone": declaration.get("time_zone"),
         "finished": page.frames.totals,
-        "open": open_frames,
+        "open": len(open_frames) - overdue,
+        "overdue": overdue,
+        "calibration": None if page.calibration is None else asdict(page.calibration),
         "selected": None if page.frame is None else asdict(page.frame),
         "id_after": id_after,
     }

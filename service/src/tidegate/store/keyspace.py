@@ -109,6 +109,7 @@ JOB_KEYS = (
     JobKey("frame_generations", "hash of the generations of frames after the first: start -> list, packed"),
     JobKey("frame_losses", "text: the exclusions of removed substreams and lost offsets, packed"),
     JobKey("frames_unproven", "zset of the records whose frames without rows wait for evidence: start -> start"),
+    JobKey("completions", "list of the latest finished frames: end of the frame and processing time"),
     JobKey("writing", "hash: query -> frames whose results it has changed and not written, packed"),
     JobKey("holds", "zset of the holds: name -> value"),
     JobKey("hold_expiry", "zset of the holds that expire: name -> observed time of the expiry"),

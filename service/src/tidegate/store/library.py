@@ -19,7 +19,7 @@ from tidegate.store.keyspace import SCHEMA, SCHEMA_IN_STEPS, TOMBSTONE_KEPT_MS, 
 
 READS = (
     *("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution", "staged"),
-    "frames",
+    *("frames", "learned"),
 )
 PREFIX = "tidegate_"
 
@@ -79,7 +79,7 @@ CONSTANTS = {
         for name in (
             *("FRAME_RECORDS_KEPT", "FRAME_RECORDS_KEPT_MS", "FRAMES_COUNTED", "GENERATIONS_KEPT"),
             *("FINISHED_AT_ONCE", "LOSSES_KEPT", "DELAYS_MS", "MOST_MEASURED", "WRITING_KEPT"),
-            *("CONFIRMED_MS", "RESTORED"),
+            *("CONFIRMED_MS", "RESTORED", "COMPLETIONS_KEPT"),
         )
     },
     "TOMBSTONE_KEPT_MS": TOMBSTONE_KEPT_MS,

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate.domain.config import POLICY_LIMITS
 from tidegate.domain.errors import UNAVAILABLE, JobDeleted, JobNotFound, StateDamaged
-from tidegate.domain.history import Record, Sample
+from tidegate.domain.history import FINE_MS, Record, Sample
 from tidegate.domain.job import PinnedWatermark
 from tidegate.domain.values import PLACEHOLDER, SubstreamKey, member
 from tidegate.domain.views import SubstreamStatus
@@ -25,6 +25,7 @@ from tidegate.store.replies import (
     JobPageReply,
     JobPageRequest,
     LateReply,
+    Learned,
     QueriesReply,
     Samples,
     Snapshot,
@@ -192,6 +193,10 @@ class JobReads:
             await self._functions.run("frames", job, now_ms, first=time, last=time, most=1, is_any=True)
         )
 
+    async def learned(self, job: str, now_ms: int | None = None) -> Learned:
+        """Return what predicts when the open frames of a job will be complete."""
+        return Learned.of(await self._functions.run("learned", job, now_ms, interval_ms=FINE_MS))
+
     async def late(self, job: str, key: SubstreamKey | None = None, now_ms: int | None = None) -> LateReply:
         """Return the late rows of a job or a substream. The substream may be unknown."""
         of = "" if key is None else member(key)
@@ -200,7 +205,7 @@ class JobReads:
     async def page(self, job: str, request: JobPageRequest, now_ms: int | None = None) -> JobPageReply:
         """Sweep a job, and return the data of its page."""
         found = await self._functions.run_together("job_page", job, now_ms, *_page_commands(request))
-        held, status, queries, delays, late, substreams, distribution, samples, history, frames = found
+        held, status, queries, delays, late, substreams, distribution, samples, history, frames, learned = found
         return JobPageReply(
             Snapshot(held),
             Status.of(status),
@@ -212,6 +217,7 @@ class JobReads:
             Samples.of(samples).samples,
             HistoryReply.of(history),
             FramesReply.of(frames),
+            Learned.of(learned),
         )
 
     async def samples(self, job: str, interval_ms: int, most: int, now_ms: int | None = None) -> Samples:
@@ -255,6 +261,7 @@ def _page_commands(request: JobPageRequest) -> list[tuple[str, dict[str, Any]]]:
         ("timeline", {"interval_ms": request.interval_ms, "most": request.samples}),
         ("history", {"first": "0", "last": end, "most": request.records}),
         ("frames", {"most": request.frames}),
+        ("learned", {"interval_ms": FINE_MS}),
     ]
 
 

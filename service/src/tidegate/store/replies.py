@@ -7,12 +7,14 @@ from functools import cache
 from operator import attrgetter, itemgetter
 from typing import Any, Self, TypeVar, cast
 
+from tidegate.domain.calendar import Frames
 from tidegate.domain.completeness import DelayStatistics, Entry, HourCounts, RowCounts, Sketch
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.frames import FrameBounds, FrameCounts, FrameStatus, frame_status
 from tidegate.domain.history import LISTS, NUMBERS, Record, Sample
 from tidegate.domain.job import (
+    Completion,
     ExcludedSubstream,
     Exclusion,
     FrameGeneration,
@@ -25,6 +27,7 @@ from tidegate.domain.job import (
 )
 from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, OffsetsStatus
 from tidegate.domain.policies import Moment, PolicyState, TimestampHistory
+from tidegate.domain.prediction import Predictor, pace_of
 from tidegate.domain.results import Begun, Effect, Holder, HoldReason, JobWatermark
 from tidegate.domain.values import SubstreamKey, matches, member
 from tidegate.domain.views import Health, JobSummary, QueryStatus, SubstreamStatus, health
@@ -449,6 +452,42 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
+class Learned:
+    """What predicts when the open frames of a job will be complete.
+
+    Attributes:
+        state: The watermark of the job.
+        frames: The declaration, without its offset; None if the job has no frames.
+        unfinished: End of the first frame that is not finished; None if the job has no such frame.
+        completions: Completions of the latest frames, in the order in which they were finished.
+        samples: Samples of the watermark in the last hour, oldest first.
+    """
+
+    state: JobWatermark
+    frames: Frames | None
+    unfinished: int | None
+    completions: Sequence[Completion]
+    samples: Sequence[Sample]
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the data in a reply."""
+        every = reply.get("every")
+        frames = None if every is None else Frames(every, reply.get("time_zone"))
+        completions = [Completion(*map(int, text.split())) for text in reply["completions"]]
+        samples = [*map(sample, reply["samples"])]
+        return cls(watermark_state(reply), frames, reply.get("unfinished"), completions, samples)
+
+    def predictor(self) -> Predictor | None:
+        """Return the predictor of the job's frames; None if the job has no frames."""
+        if self.frames is None:
+            return None
+        state = self.state
+        pace = pace_of(self.samples, state.now_ms, state.watermark, state.written_watermark)
+        return Predictor(self.frames, self.completions, self.unfinished, pace, state.now_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
     """The watermark of a job, the id of its ``newest`` record, and the ``records`` that the client does not have.
 
@@ -622,3 +661,4 @@ class JobPageReply:
     samples: Sequence[Sample]
     history: HistoryReply
     frames: FramesReply
+    learned: Learned

@@ -1,11 +1,13 @@
 """The frames of a job, with their states, exclusions and generations."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from pydantic import Field
 
 from tidegate.domain.errors import FrameNotFound, FramesNotDeclared
 from tidegate.domain.frames import FrameState, FrameStatus
+from tidegate.domain.prediction import Calibration, Predictor
 from tidegate.store.replies import FramesReply
 from tidegate.views.reader import Reader
 from tidegate.views.watermark import WatermarkState
@@ -30,6 +32,9 @@ class FrameList(WatermarkState):
     finished: dict[str, int] = Field(
         description="Numbers of frames that were finished, by state, and of corrections (`corrected`).",
         examples=[{"complete": 411, "empty": 3, "corrected": 12}],
+    )
+    calibration: Calibration | None = Field(
+        description="How often the bounds of the predictions held. Null if no frame had a bound yet."
     )
 
 
@@ -71,12 +76,15 @@ async def read_frames(
         if len(found) == most or following is None:
             break
         last = following - 1
+    learned = await reader.store.reads.learned(job)
+    predictor = learned.predictor()
     return FrameList(
         **reader.members(job, page.state),
-        frames=found,
+        frames=predicted(found, predictor),
         next=following,
         unfinished=page.unfinished,
         finished=page.totals,
+        calibration=None if predictor is None else predictor.calibration(),
     )
 
 
@@ -90,6 +98,21 @@ async def read_frame(reader: Reader, job: str, time: int) -> FramesReply:
         FrameNotFound: If the frame is before the first one of the job.
     """
     return found_frame(await reader.store.reads.frame(job, time))
+
+
+async def read_prediction(reader: Reader, job: str, frame: FrameStatus) -> FrameStatus:
+    """Return a frame with its prediction, if it is open."""
+    if frame.state != "open":
+        return frame
+    return predicted([frame], (await reader.store.reads.learned(job)).predictor())[0]
+
+
+def predicted(frames: Iterable[FrameStatus], predictor: Predictor | None) -> list[FrameStatus]:
+    """Return frames, the open ones with their predictions."""
+    return [
+        replace(frame, prediction=predictor.predict(frame.end)) if predictor and frame.state == "open" else frame
+        for frame in frames
+    ]
 
 
 def found_frame(found: FramesReply) -> FramesReply:

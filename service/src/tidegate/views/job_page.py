@@ -1,7 +1,7 @@
 """The data of the page of a job. One read of the store returns it, except for unusual selections of a large job."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -9,11 +9,13 @@ from pydantic import AfterValidator, Field
 from tidegate.domain.frames import FrameStatus
 from tidegate.domain.history import HolderRange, Sample
 from tidegate.domain.job import SubstreamState
+from tidegate.domain.prediction import Calibration
 from tidegate.domain.values import EXACT_DOUBLE, SubstreamKey, member
 from tidegate.domain.views import SubstreamStatus
 from tidegate.store import replies
 from tidegate.times import ROUND_MS
 from tidegate.views.completeness import Completeness, CurveSelection, completeness_of_job
+from tidegate.views.frames import predicted
 from tidegate.views.history import FILTERS, RECORD_ID, HistoryRecord, grouped, records_page
 from tidegate.views.holders import RANGES_MS, interval_of
 from tidegate.views.late import LateRows, late_rows
@@ -104,6 +106,7 @@ class JobPage:
         samples: Samples of the watermark in the range of the lag chart, oldest first, with one sample before the range.
         frames: The latest frames.
         frame: The frame whose record is shown; None for no frame.
+        calibration: How often the predictions held; None if no frame was predicted.
     """
 
     status: JobStatus
@@ -123,6 +126,7 @@ class JobPage:
     samples: Sequence[Sample]
     frames: replies.FramesReply
     frame: FrameStatus | None
+    calibration: Calibration | None
 
 
 async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> JobPage:
@@ -143,11 +147,12 @@ async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> J
     else:
         substreams = await read_substreams(reader, job, selection)
     held_by = status.held_by
+    predictor = found.learned.predictor()
     holder = (held_by.query, held_by.substream) if held_by and held_by.substream else None
     history, following = await _history(reader, job, found.history, wanted)
     return JobPage(
         status=status,
-        explanation=explanation_of(reader, job, found.held, HOLDERS),
+        explanation=explanation_of(reader, job, found.held, found.learned, HOLDERS),
         selection=selection,
         substreams=substreams.table,
         matching=substreams.matching,
@@ -161,19 +166,19 @@ async def read_job_page(reader: Reader, job: str, wanted: JobPageSelection) -> J
         distribution=found.distribution,
         holder=next((row for row in found.substreams.rows if (row.query, row.substream) == holder), None),
         samples=found.samples,
-        frames=found.frames,
-        frame=await _frame(reader, job, found.frames, wanted),
+        frames=replace(found.frames, frames=predicted(found.frames.frames, predictor)),
+        frame=next(iter(predicted(await _frame(reader, job, found.frames, wanted), predictor)), None),
+        calibration=None if predictor is None else predictor.calibration(),
     )
 
 
-async def _frame(reader: Reader, job: str, shown: replies.FramesReply, wanted: JobPageSelection) -> FrameStatus | None:
-    """Return the selected frame. An earlier one than the calendar shows needs a read of its own."""
+async def _frame(reader: Reader, job: str, shown: replies.FramesReply, wanted: JobPageSelection) -> list[FrameStatus]:
+    """Return the selected frame, if any. An earlier one than the calendar shows needs a read of its own."""
     if not wanted.frame or not shown.is_declared:
-        return None
+        return []
     time = min(max(int(wanted.frame), EXACT_DOUBLE.lowest), EXACT_DOUBLE.highest)
-    known = next((frame for frame in shown.frames if frame.start <= time < frame.end), None)
-    found = shown if known else await reader.store.reads.frame(job, time)
-    return known or next(iter(found.frames), None)
+    known = [frame for frame in shown.frames if frame.start <= time < frame.end]
+    return known or (await reader.store.reads.frame(job, time)).frames
 
 
 async def _history(

@@ -6,11 +6,11 @@ from pydantic import Field, ValidationError
 
 from tidegate.domain.completeness import RowCounts
 from tidegate.domain.errors import StateDamaged
-from tidegate.domain.frames import FrameBounds
+from tidegate.domain.frames import FrameBounds, Prediction
 from tidegate.domain.job import Hold
 from tidegate.domain.offsets import OffsetsStatus
 from tidegate.domain.views import ExplainedHolder, Health, explain
-from tidegate.store.replies import Snapshot, Status
+from tidegate.store.replies import Learned, Snapshot, Status
 from tidegate.views.config import ConfigDocument, stored_config
 from tidegate.views.reader import Reader
 from tidegate.views.types import STORED, Answer, attributes
@@ -161,6 +161,9 @@ class Explanation(WatermarkState):
         description="The first frame that is not finished. Null if the job declares no frames, has no watermark yet, "
         "or is complete."
     )
+    prediction: Prediction | None = Field(
+        description="When this frame will be complete. Null if there is no such frame, or if nothing is known."
+    )
     next_step: int | None = Field(
         description="Value that the merged watermark must reach before the coalesced watermark moves. Null if any "
         "advance moves it.",
@@ -175,11 +178,22 @@ async def read_explanation(reader: Reader, job: str, most: int) -> Explanation:
         JobNotFound: If the job does not exist.
         JobDeleted: If the job was deleted.
     """
-    return explanation_of(reader, job, await reader.store.reads.held(job, most), most)
+    snapshot = await reader.store.reads.held(job, most)
+    learned = None if snapshot.frame is None else await reader.store.reads.learned(job)
+    return explanation_of(reader, job, snapshot, learned, most)
 
 
-def explanation_of(reader: Reader, job: str, snapshot: Snapshot, most: int) -> Explanation:
-    """Return the explanation of a job's watermark from a snapshot of the job."""
+def explanation_of(reader: Reader, job: str, snapshot: Snapshot, learned: Learned | None, most: int) -> Explanation:
+    """Return the explanation of a job's watermark from a snapshot of the job.
+
+    Args:
+        reader: Reader that issues the watermark token.
+        job: The job.
+        snapshot: The snapshot.
+        learned: What predicts when the first open frame will be complete; None without frames.
+        most: Maximum number of holders.
+    """
+    predictor = None if learned is None else learned.predictor()
     state = snapshot.job(stored_config(snapshot.config))
     explanation = explain(state, state.now_ms, most)
     return Explanation(
@@ -191,5 +205,6 @@ def explanation_of(reader: Reader, job: str, snapshot: Snapshot, most: int) -> E
             if name in state.queries and (status := OffsetsStatus.of(state.queries[name].offsets))
         },
         frame=snapshot.frame,
+        prediction=predictor.predict(snapshot.frame.end) if predictor and snapshot.frame else None,
         next_step=explanation.next_step,
     )

@@ -28,7 +28,7 @@ from tidegate.http.request import (
 )
 from tidegate.runtime.feed import Goal
 from tidegate.views.completeness import Completeness, CurveSelection, read_completeness
-from tidegate.views.frames import FrameList, FrameResult, found_frame, read_frame, read_frames
+from tidegate.views.frames import FrameList, FrameResult, found_frame, read_frame, read_frames, read_prediction
 from tidegate.views.holders import Holders, read_holders
 from tidegate.views.late import LateRows, read_late
 from tidegate.views.status import Explanation, read_explanation
@@ -265,7 +265,8 @@ async def frame(
             found = found_frame(await while_connected(request, waiting))
         if not context.revocation.is_valid(caller.key):
             raise KeyUnknown
-    return json_answer(FrameResult(**context.reader.members(job, found.state), frame=found.frames[0]))
+    shown = await read_prediction(context.reader, job, found.frames[0])
+    return json_answer(FrameResult(**context.reader.members(job, found.state), frame=shown))
 
 
 @router.get("/{job:id}/queries", response_model=QueryTable, summary="List queries")

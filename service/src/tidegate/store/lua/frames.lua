@@ -15,7 +15,7 @@ local ROWS_AT_ONCE = 1000  -- rows of frames that a command forgets
 
 local function start_anew(base, reason)
   redis.call('UNLINK', key.frame_records, key.frame_starts, key.frame_rows, key.frames_counted, key.frame_changes,
-    key.frame_added, key.frame_generations, key.frame_losses, key.frames_unproven, key.writing)
+    key.frame_added, key.frame_generations, key.frame_losses, key.frames_unproven, key.writing, key.completions)
   job.frames = {base = base, reason = base > 0 and reason or '', latest_generation = base, totals = {},
     revision = job.revision}
 end
@@ -486,9 +486,10 @@ end
 
 local function count(state_of, amount) job.frames.totals[state_of] = (job.frames.totals[state_of] or 0) + amount end
 
--- Count the delay of a finished frame.
-local function measure(delay)
-  local log, place = job.frames, 1
+-- Count the delay of a frame that is finished now.
+local function measure(finish_)
+  redis.call('RPUSH', key.completions, text(finish_) .. ' ' .. text(job.now))
+  local log, place, delay = job.frames, 1, math.max(job.now - finish_, 0)
   while constants.DELAYS_MS[place] and constants.DELAYS_MS[place] < delay do place = place + 1 end
   log.delays = log.delays or {}
   for at = 1, #constants.DELAYS_MS + 1 do log.delays[at] = log.delays[at] or 0 end
@@ -521,7 +522,8 @@ local function tell_finished(record)
   local without = number_without_rows(record, first, last)
   local with_rows = last - first - without
   if last - first <= constants.MOST_MEASURED then
-    for number_ = first, last - 1 do measure(math.max(job.now - calendar.start_of(number_ + 1), 0)) end
+    for number_ = first, last - 1 do measure(calendar.start_of(number_ + 1)) end
+    redis.call('LTRIM', key.completions, -constants.COMPLETIONS_KEPT, -1)
   end
   if #record.exclusions > 0 then
     tell(record, 'complete_with_exclusions', with_rows)
@@ -770,6 +772,16 @@ function frames.counts()
   for at = 1, #constants.DELAYS_MS + 1 do delays[at] = log.delays and log.delays[at] or 0 end
   return {map = {finished = {map = log.totals}, delays = delays, delay_sum_ms = log.delay_sum_ms or 0,
     open = first and latest and math.max(calendar.number_of(latest) + 1 - first, 0) or 0}}
+end
+
+-- Return the data of predictions.
+-- reply  every, time_zone (of the declaration; absent: no frames, or UTC), unfinished (end of the first frame that is not
+--        finished), completions (texts "<end> <processing time>", in the order in which the frames were finished)
+function frames.learned()
+  if not config.frames or not job.frames then return {completions = {}} end
+  local first = frames.first_unfinished()
+  return {every = config.frames.unit or config.frames.every, time_zone = config.frames.time_zone,
+    unfinished = first and first.map['end'], completions = redis.call('LRANGE', key.completions, 0, -1)}
 end
 
 function frames.read(first, last, most, is_any)

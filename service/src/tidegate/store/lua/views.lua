@@ -195,6 +195,16 @@ function commands.frames()
   return reply.watermark_state(frames.read(args.first, args.last, args.most, args.is_any))
 end
 
+-- Learned: read what predicts when frames are complete (see frames.learned).
+-- args   interval_ms (of the samples)
+-- reply  also samples (texts, see timeline.record)
+function commands.learned()
+  clock.load()
+  local found = frames.learned()
+  found.samples = redis.call('LRANGE', key.timeline(args.interval_ms), 0, -1)
+  return reply.watermark_state(found)
+end
+
 -- Timeline: read the samples of a job, oldest first.
 -- args   interval_ms, most (number of samples)
 -- reply  samples (texts, see timeline.record)

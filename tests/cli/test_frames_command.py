@@ -1,6 +1,7 @@
 """The commands about frames, against a coordinator."""
 
 import json
+import time
 from threading import Timer
 
 import httpx
@@ -57,6 +58,13 @@ def test_a_shell_script_waits_for_a_frame(run: Run, http: httpx.Client, hourly: 
     assert "without q/b (idle)" in run("wait", hourly, "--frame", later, "--timeout", "30s").stdout
     timer.join()
     run("wait", hourly, "--frame", later, "--complete-only", status=5)
+    commit_frames(http, path, 3, {"a": BASE + 5 * HOUR + 11})
+    empty = run("wait", hourly, "--frame", "2013-01-07T14:00Z", "--timeout", "0s", status=3).stdout
+    assert "It has no row, but was read without q/b (idle). It stays open until they have passed its end" in empty
+    http.post(f"{path}:complete", json={"reason": "the end"}).raise_for_status()
+    began = time.monotonic()
+    assert "the job is complete" in run("wait", hourly, "--frame", "2013-01-08T14:00Z", status=1).output
+    assert time.monotonic() - began < 60
     run("wait", hourly, "--frame", START, "--complete-only")
 
 

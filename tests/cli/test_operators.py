@@ -305,11 +305,16 @@ def test_watch_continues_after_records_of_other_kinds(tidegate: CoordinatorProce
     assert position.id > state.id
 
 
-@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "JSON"])
+@pytest.mark.parametrize(
+    ("form", "first"), [((), None), (("--json", "--after", "5"), "5")], ids=["text", "JSON after an id"]
+)
 def test_watch_tries_again_while_the_coordinator_cannot_serve(
-    monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...], first: str | None
 ) -> None:
-    """A restart of Redis must not end a script that follows a job. The end of the job does, with status 0."""
+    """A restart of Redis must not end a script that follows a job. The end of the job does, with status 0.
+
+    The reason is shown once. A script that starts again continues after the last record that it has processed.
+    """
     received: list[str | None] = []
 
     class Answers(BaseHTTPRequestHandler):
@@ -337,12 +342,13 @@ def test_watch_tries_again_while_the_coordinator_cannot_serve(
         finally:
             server.shutdown()
             thread.join()
-    assert (ended.exit_code, received) == (0, [None, None, "7"])
-    assert "[store_unavailable]" in ended.stderr
+    assert (ended.exit_code, received) == (0, [first, first, first, "7"])
+    assert ended.stderr.count("[store_unavailable]") == 1
     assert "deleted" in ended.stdout.splitlines()[-1]
 
 
 ANSWERS = (
+    (503, "application/problem+json", b'{"code": "store_unavailable", "detail": "Redis does not answer."}'),
     (503, "application/problem+json", b'{"code": "store_unavailable", "detail": "Redis does not answer."}'),
     (200, "text/event-stream", b"id: 7\n\n: no record\n\n"),
     (200, "text/event-stream", b"id: 9\nevent: deleted\ndata: {}\n\n"),

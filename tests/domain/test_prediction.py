@@ -159,6 +159,14 @@ def test_a_job_that_catches_up_follows_its_pace() -> None:
     assert (later.basis, later.expected_ms) == ("pace", pace.now_ms + 10 * MINUTE)
 
 
+def test_a_frame_that_waits_for_evidence_has_no_usual_time() -> None:
+    learned = of_days(lambda day: MINUTE)
+    end = START + 28 * DAY_MS
+    predictor = Predictor(HOURS, learned, end + HOUR_MS, None, end)
+    assert predictor.predict(end) is None
+    assert predictor.predict(end + HOUR_MS) is not None
+
+
 def test_a_backfill_teaches_nothing() -> None:
     """Its frames ended before the job began: their delays are years."""
     now_ms = START + 400 * DAY_MS

@@ -80,18 +80,30 @@ def _watermark_then(movement: Mapping[str, Any] | None, now_ms: int) -> str:
     return f"{watermark}, held by {plain_text(holder({**movement, 'reason': movement['held_by']}), now_ms)}"
 
 
-def watch(job: Job, kind: Kinds = None, url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
+def watch(
+    job: Job,
+    kind: Kinds = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Continue after the record with this id, which --json shows with each event."),
+    ] = None,
+    url: Url = LOCAL_URL,
+    as_json: AsJson = False,
+) -> None:
     """Show new records of a job until its deletion or Ctrl-C. After a reconnection, show the missed records.
+
+    With --after, first show the records since an earlier run of the command. If the history no longer keeps that
+    record, the first event is a reset, with the state of the job.
 
     While no coordinator answers, the command tries again, for at most ten minutes. Then it exits with status 4.
     """
     coordinator = Coordinator(url)
     coordinator.job("GET", job)
-    last_id, answered = None, clock.monotonic()
+    last_id, answered, said = after, clock.monotonic(), ""
     while True:
         try:
             for event in coordinator.events(job, last_id, kind=kind or []):
-                last_id, answered = event.id or last_id, clock.monotonic()
+                last_id, answered, said = event.id or last_id, clock.monotonic(), ""
                 if not event.data:
                     continue
                 if as_json:
@@ -101,17 +113,23 @@ def watch(job: Job, kind: Kinds = None, url: Url = LOCAL_URL, as_json: AsJson = 
                 if event.event == "deleted":
                     return
         except NoAnswer as error:
-            _try_again(error, answered)
+            said = _try_again(error, answered, said)
         except KeyboardInterrupt:
             return
         clock.sleep(RECONNECT_S)
 
 
-def _try_again(error: NoAnswer, answered: float) -> None:
-    """Show why there was no answer. Exit if there was none since the monotonic time ``answered`` plus ten minutes."""
-    typer.echo(f"tidegate: {visible(str(error))}", err=True)
+def _try_again(error: NoAnswer, answered: float, said: str) -> str:
+    """Show why there was no answer, unless the message was ``said`` before; return it.
+
+    Exit if there was no answer since the monotonic time ``answered`` plus ten minutes.
+    """
+    text = visible(str(error))
+    if text != said:
+        typer.echo(f"tidegate: {text}", err=True)
     if clock.monotonic() - answered > PATIENCE_S:
         raise typer.Exit(NO_ANSWER) from None
+    return text
 
 
 def _show_event(name: str, data: Mapping[str, Any]) -> None:
@@ -232,7 +250,7 @@ def _poll(
     command calls again after ``POLL_EACH_S``.
     """
     deadline = clock.monotonic() + duration_s(timeout)
-    answered = clock.monotonic()
+    answered, said = clock.monotonic(), ""
     while True:
         left_s = max(0.0, deadline - clock.monotonic())
         poll_s = min(left_s, MAX_POLL_S) if parameters else 0.0
@@ -240,10 +258,11 @@ def _poll(
             waiting = {**parameters, limit: poll_s} if parameters else {}
             result: dict[str, Any] = coordinator.attempt("GET", path, poll_s + ANSWER_S, waiting)
         except NoAnswer as error:
-            _try_again(error, answered if left_s else -math.inf)  # after the timeout, there is no other attempt
+            # After the timeout, there is no other attempt.
+            said = _try_again(error, answered if left_s else -math.inf, said)
             clock.sleep(min(RECONNECT_S, left_s))
             continue
-        answered = clock.monotonic()
+        answered, said = clock.monotonic(), ""
         if is_reached(result) or left_s == 0:
             return result
         if not parameters:

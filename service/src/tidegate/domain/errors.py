@@ -56,9 +56,9 @@ class FramesNotDeclared(DomainError):
 
 
 class FrameNotFound(DomainError):
-    """Raised when the job has no record of a frame, because the job began later, or no longer keeps the record."""
+    """Raised when the job has no such frame: it began later, ended earlier, or no longer keeps the record."""
 
-    text = "The job has no record of a frame at this time; its first frame starts later."
+    text = "The job has no frame at this time: its first frame starts later, or the job is complete and ended earlier."
 
 
 class JobExists(DomainError):

@@ -133,7 +133,7 @@ class Predictor:
     def __init__(
         self, frames: Frames, completions: Sequence[Completion], unfinished: int | None, pace: Pace | None, now_ms: int
     ) -> None:
-        self._frames, self._pace, self._now_ms = frames, pace, now_ms
+        self._frames, self._unfinished, self._pace, self._now_ms = frames, unfinished, pace, now_ms
         self._live = observed_live(completions)
         self._learned = _Learned(frames)
         for completion in self._live:
@@ -151,7 +151,12 @@ class Predictor:
         return possible[len(possible) // 2] if possible else None
 
     def predict(self, end: int) -> Prediction | None:
-        """Return when a frame will be complete; None if nothing is known."""
+        """Return when a frame will be complete; None if nothing is known.
+
+        A frame before the first one that is not finished waits for evidence that it is empty, which has no usual time.
+        """
+        if self._unfinished is not None and end < self._unfinished:
+            return None
         found = self._learned.delays(end)
         latest_ms = None if found is None else end + bound_of(found[0])
         delay_ms = None if self._follows_pace else self._remaining(end)

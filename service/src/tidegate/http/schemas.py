@@ -78,8 +78,9 @@ class RowAccounting(Request):
     )
     frames: RowsByFrame | None = Field(
         default=None,
-        description="Rows of the whole batch by frame of the job: tuples of a time in the frame, its rows, its updated "
-        "rows and its late rows. Several tuples may be about the same frame. Null: the rows are not counted by frame.",
+        description="Rows of the whole batch by frame of the job: tuples of a time in the frame, its rows, the updated "
+        "ones among these rows, and the late ones among them. Several tuples may be about the same frame. Null: the "
+        "rows are not counted by frame.",
         examples=[[[1357549200000, 100, 1, 3], [1357552800000, 312, 0, 0]]],
     )
 
@@ -92,7 +93,11 @@ class RowAccounting(Request):
         self._check_hours()
         self._check_all_hours()
         if not _are_within(self.frames or (), self._total()):
-            raise FieldError("frames", "has more rows (in total, updated or late) than the counts")
+            raise FieldError(
+                "frames",
+                "has more rows (in total, updated or late) than on_time, updated and late together; a tuple is a time, "
+                "all rows, the updated ones among them, and the late ones among them",
+            )
         return self
 
     def _total(self) -> tuple[int, ...]:

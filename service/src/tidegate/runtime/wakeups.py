@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, aclosing, contextmanager
 from redis.exceptions import RedisError
 
 from tidegate.domain.results import JobWatermark
+from tidegate.domain.values import above
 from tidegate.runtime.feed import POLL_S, RETRY_S, Feed, Goal, Step
 from tidegate.store.jobs import JobStore
 from tidegate.store.keyspace import WAKE
@@ -99,8 +100,10 @@ class WakeUps:
             left_s = deadline - time.monotonic()
             if not found.frames or found.frames[0].state != "open" or left_s <= 0 or self.closing:
                 return found
-            goal = Goal(found.frames[0].end)
-            if not goal.reached_by(found.state):
+            goal, state = Goal(found.frames[0].end), found.state
+            if state.complete and not above(state.watermark, found.frames[0].end - 1):  # after the end of the input
+                return found
+            if not goal.reached_by(state):
                 await self.wait(job, goal, left_s, before_wait)
                 continue
             # Frames without rows wait for evidence, and records about frames follow the watermark.

@@ -8,6 +8,7 @@ from pydantic import Field
 from tidegate.domain.errors import FrameNotFound, FramesNotDeclared
 from tidegate.domain.frames import FrameState, FrameStatus
 from tidegate.domain.prediction import Calibration, Predictor
+from tidegate.domain.values import above
 from tidegate.store.replies import FramesReply
 from tidegate.views.reader import Reader
 from tidegate.views.watermark import WatermarkState
@@ -95,7 +96,7 @@ async def read_frame(reader: Reader, job: str, time: int) -> FramesReply:
         JobNotFound: If the job does not exist.
         JobDeleted: If the job was deleted.
         FramesNotDeclared: If the job declares no frames.
-        FrameNotFound: If the frame is before the first one of the job.
+        FrameNotFound: If the frame is before the first one of the job, or after the end of its input.
     """
     return found_frame(await reader.store.reads.frame(job, time))
 
@@ -109,9 +110,10 @@ async def read_prediction(reader: Reader, job: str, frame: FrameStatus) -> Frame
 
 def predicted(frames: Iterable[FrameStatus], predictor: Predictor | None) -> list[FrameStatus]:
     """Return frames, the open ones with their predictions."""
+    if predictor is None:
+        return [*frames]
     return [
-        replace(frame, prediction=predictor.predict(frame.end)) if predictor and frame.state == "open" else frame
-        for frame in frames
+        replace(frame, prediction=predictor.predict(frame.end)) if frame.state == "open" else frame for frame in frames
     ]
 
 
@@ -120,10 +122,13 @@ def found_frame(found: FramesReply) -> FramesReply:
 
     Raises:
         FramesNotDeclared: If the job declares no frames.
-        FrameNotFound: If the frame is before the first one of the job.
+        FrameNotFound: If the frame is before the first one of the job, or after the end of its input.
     """
     if not found.is_declared:
         raise FramesNotDeclared
     if not found.frames:
+        raise FrameNotFound
+    frame, state = found.frames[0], found.state
+    if frame.state == "open" and state.complete and not above(state.watermark, frame.end - 1):
         raise FrameNotFound
     return found

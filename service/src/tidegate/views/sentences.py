@@ -73,6 +73,9 @@ ROWS_OF_FRAME = ("on_time", "updated", "dropped", "diverted")
 HOLDERS_NAMED = 2
 """Number of holders that the description of a run of movements names."""
 
+FOR_EVER = frozenset({"evict", "retire", "hand_over", "offsets_skipped", "offsets_restarted"})
+"""Reasons of exclusions that nothing removes."""
+
 EFFECTS = LIMITS | {"expires_ms": "the hold expires"}
 
 CONFIRMATION = "its query confirms that it has no data"
@@ -220,6 +223,11 @@ def frame_sentence(frame: Mapping[str, Any]) -> list[Fragment]:
     known = [*more, *(["at least " + counts[0], *counts[1:]] if counts and frame["uncounted"] else counts)]
     start: list[Fragment] = ["The frame from ", Time(frame["start"]), " to ", Time(frame["end"]), " is "]
     said: list[Fragment] = [*start, FRAME_STATES[frame["state"]], *([f": {', '.join(known)}"] if known else []), "."]
+    if frame["state"] == "open" and frame["exclusions"] and not counts:
+        excluded = "; ".join(map(exclusion_text, frame["exclusions"]))
+        is_removed = any(each["reason"] in FOR_EVER for each in frame["exclusions"])
+        until = "It stays open" if is_removed else "It stays open until they have passed its end or have no data"
+        said += [" It has no row, but was read without ", Name(excluded), f". {until}."]
     return [*said, *([" ", *prediction_sentence(frame["prediction"])] if frame["prediction"] else [])]
 
 

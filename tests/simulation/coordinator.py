@@ -17,6 +17,7 @@ from tidegate.domain.batches import PartitionReport
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import DomainError
 from tidegate.domain.evaluate import next_change_ms, watermark_state
+from tidegate.domain.frames import frames_between
 from tidegate.domain.job import JobState, Run, TokenClaim
 from tidegate.domain.results import Begun, Effect, JobWatermark
 from tidegate.domain.views import queries
@@ -29,6 +30,7 @@ from tidegate_spark.protocol.effects import Response, Send
 BATCH = re.compile(r"/queries/([^/]+)/batches/(\d+)(:commit)?")
 HEARTBEAT = re.compile(r"/queries/([^/]+):heartbeat")
 
+FRAMES_READ = 10_000
 Command = Callable[..., Any]
 
 
@@ -161,6 +163,10 @@ class Coordinator:
         if path == "/queries":
             assert self.job is not None
             return {"queries": [asdict(row) for row in queries(self.job)]}
+        if path == "/frames":
+            assert self.job is not None
+            frames = [asdict(frame) for frame in frames_between(self.job, None, None, FRAMES_READ)]
+            return {**self._members(watermark_state(self.job)), "frames": frames}
         assert (method, path) in (("GET", ""), ("GET", "/watermark")), f"unknown request {method} {path}"
         return self._status()
 

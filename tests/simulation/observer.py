@@ -10,6 +10,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.simulation.exclusions import Evictions, Exclusions, Key, Promise
+from tests.simulation.frames import Frames
 from tests.simulation.knowledge import BatchesOf, Declaration, HeldBelow, Sent, Violation, below, claim, highest, number
 from tests.simulation.loop import Loop
 from tests.simulation.reports import Reports
@@ -76,7 +77,7 @@ class Observer:
         self._declarations: list[Declaration] = []
         self._committing: set[str] = set()
         self._declaring: set[str] = set()
-        self.written = Written()
+        self.written, self._frames = Written(), Frames()
 
     def note(self, text: str) -> None:
         """Add a line to the history."""
@@ -137,6 +138,7 @@ class Observer:
         self._open.clear()
         self._exclusions.lose()
         self.evictions.lose()
+        self._frames.lose()
         for of in self._queries.values():
             of.run, of.may_restore = "", True
             of.fenced.clear()
@@ -327,6 +329,7 @@ class Observer:
             self._follow_incarnation(sent.client.partition("-")[0], answer["incarnation"])
             self._check_answer(sent, answer)
             self._check_recovery(sent, answer)
+            self._frames.read(answer.get("frames", ()), answer["written_watermark"], sent.losses == self._losses)
 
     def _follow_incarnation(self, query: str, incarnation: int) -> None:
         """Expect no earlier reports of a query that receives a higher incarnation than before.

@@ -5,13 +5,14 @@ import random as shared_random
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any, cast
 
-from tests.simulation.coordinator import Coordinator
+from tests.simulation.coordinator import FRAMES_READ, Coordinator
 from tests.simulation.exclusions import Key
 from tests.simulation.faults import Faults
+from tests.simulation.frames import DECLARATION, FRAME_MS, check_counts
 from tests.simulation.knowledge import Violation, below
 from tests.simulation.loop import START_MS, Loop
 from tests.simulation.network import Network
@@ -21,6 +22,7 @@ from tests.simulation.source import LAG_MS, Source
 from tests.simulation.spark import Cluster, Query
 from tests.simulation.topic import Reading
 from tidegate.domain.config import FrameThrottle
+from tidegate.domain.frames import frames_between
 from tidegate.domain.values import PLACEHOLDER
 from tidegate_spark import config as client_config
 from tidegate_spark.protocol.effects import NoAnswer, Response, Send
@@ -88,7 +90,7 @@ class Simulation:
         keeps_history: bool = False,
     ) -> None:
         self._seed, self._random = seed, Random(seed)
-        self._loop = Loop()
+        self._loop, self._reads = Loop(), 0
         self._faults = Faults(Random(f"faults of {seed}"), only, without)
         names = [f"q{number}" for number in range(self._random.choice((1, 2, 2, 3)))]
         readings = {name: Reading.drawn(self._random) if self._random.random() < 0.5 else None for name in names}
@@ -120,6 +122,7 @@ class Simulation:
             "max_retention_ms": 96_000 if self._random.random() < 0.1 else None,
             "expected_queries": names,
             "max_future_skew_ms": None,
+            **({"frames": DECLARATION} if Random(f"frames of {self._seed}").random() < 0.6 else {}),
         }
 
     def _sources(self, query: str, reading: Reading | None) -> Mapping[str, Source]:
@@ -203,7 +206,9 @@ class Simulation:
 
     def _read(self) -> None:
         """Read the watermark as a consumer does."""
-        request = Send("GET", "/v1/jobs/j/watermark", None, {}, 5.0)
+        self._reads += 1
+        of_frames = self._reads % 2 and "frames" in self._coordinator.document
+        request = Send("GET", f"/v1/jobs/j/{'frames' if of_frames else 'watermark'}", None, {}, 5.0)
         sent = self._observer.sends("a consumer", request)
 
         def receive(outcome: Response | NoAnswer) -> None:
@@ -315,6 +320,14 @@ class Simulation:
         counted = {False: job.total.on_time, True: job.total.late}
         if any(counted[late] != written[late] for late in counted):
             raise Violation(f"Idempotent: {counted} rows are counted (by lateness), and {dict(written)} were written")
+        if job.config.frames is not None:
+            by_frame = Counter[int]()
+            for query in self._queries:
+                for batch_id in query.disk.finished:
+                    for of_substream in query.rows(batch_id).values():
+                        by_frame.update(row.event_time // FRAME_MS * FRAME_MS for row in of_substream)
+            frames = [asdict(frame) for frame in frames_between(job, None, None, FRAMES_READ)]
+            check_counts(frames, by_frame)
 
 
 @contextmanager

@@ -1,12 +1,13 @@
 """Spark in a simulation: queries with their checkpoints, and the drivers that run their batches."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, cast
 
 from tests.simulation.checkpoint import Classify, Disk, Finish, Plan, Planned, ReadEvidence
 from tests.simulation.faults import Faults
+from tests.simulation.frames import FRAME_MS
 from tests.simulation.knowledge import Violation, highest
 from tests.simulation.loop import HostClock, Loop
 from tests.simulation.network import Network
@@ -23,7 +24,7 @@ from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.protocol.coordinator import Answer
 from tidegate_spark.protocol.effects import Effect, NoAnswer, Pause, Procedure, Response, Send
 from tidegate_spark.protocol.evidence import ALL_CAUGHT_UP, NOTHING_KNOWN, BatchInput, Evidence
-from tidegate_spark.protocol.fold import Fold
+from tidegate_spark.protocol.fold import Fold, slot_of
 from tidegate_spark.protocol.query import QueryProtocol
 from tidegate_spark.protocol.retry import OnOutage
 from tidegate_spark.protocol.settings import QuerySettings
@@ -400,8 +401,16 @@ class Driver:
         self._cluster.observer.classified(self._query.name, self.run_id, opened, rows, late, is_finished)
         none = [0] * len(rows)
         highest: list[int | None] = [max(row.event_time for row in of_substream) for of_substream in rows.values()]
-        lengths = [len(of_substream) for of_substream in rows.values()]
-        return Fold(list(rows), highest, lengths, none, [sum(one) for one in late.values()], none, none)
+        lengths, slots = [len(of_substream) for of_substream in rows.values()], dict[int, list[int]]()
+        for name, of_substream in rows.items():
+            for row, is_late in zip(of_substream, late[name], strict=True):
+                counts = slots.setdefault(row.event_time // FRAME_MS, [0, 0, 0])
+                counts[0] += 1
+                counts[2] += is_late
+        fold = Fold(list(rows), highest, lengths, none, [sum(one) for one in late.values()], none, none)
+        if slot_of(self._cluster.config) is None:
+            return fold
+        return replace(fold, slot=FRAME_MS, slots=[[number, *slots[number]] for number in sorted(slots)])
 
     def _finish(self, batch_id: int) -> None:
         if batch_id in self._query.disk.finished:

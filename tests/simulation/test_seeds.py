@@ -1,7 +1,9 @@
 """Seeds of the simulation, and all orders of a small case."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,8 @@ from tests.simulation.exhaustive import CASES, explore
 from tests.simulation.faults import RATES
 from tests.simulation.run import Simulation, statistics
 from tests.simulation.shrink import shrink
+from tidegate.domain.completeness import RowsOfHour
+from tidegate.domain.frames import advance_frames, count_rows
 from tidegate.domain.job import JobState
 from tidegate_spark.protocol.evidence import BatchInput, Evidence
 from tidegate_spark.sources import running
@@ -47,6 +51,40 @@ def test_a_violation_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> Non
     assert str(shrunk.violation).startswith("Monotone:")
     assert 0 < len(shrunk.faults) <= len(failed.faults)
     assert any("lost" in line for line in shrunk.history)
+
+
+def _finish_when_read(job: JobState) -> None:
+    """Finish the frames that W has passed, before their windows are written."""
+    written, job.written_watermark = job.written_watermark, job.watermark
+    advance_frames(job)
+    job.written_watermark = written
+
+
+def _lose_corrections(job: JobState) -> None:
+    """Forget the rows that have changed finished frames, which are then in their first generation."""
+    job.frames.changes.clear()
+    advance_frames(job)
+
+
+def _count_twice(job: JobState, query: str, rows: Sequence[RowsOfHour], *others: Any) -> None:
+    """Count the first part of a batch a second time."""
+    count_rows(job, query, [*rows, *rows[:1]], *others)
+
+
+@pytest.mark.parametrize(
+    ("name", "defect", "says"),
+    [
+        ("tidegate.domain.evaluate.advance_frames", _finish_when_read, "is finished, and"),
+        ("tidegate.domain.evaluate.advance_frames", _lose_corrections, "has changed"),
+        ("tidegate.domain.batches.count_rows", _count_twice, "were written"),
+    ],
+)
+def test_a_defect_of_frames_is_found(monkeypatch: pytest.MonkeyPatch, name: str, defect: Any, says: str) -> None:
+    monkeypatch.setattr(name, defect)
+    violations = (Simulation(seed).run().violation for seed in range(100))
+    found = next(filter(None, violations))
+    assert found.startswith("Frames:")
+    assert says in found
 
 
 def test_a_client_that_takes_each_batch_for_all_input_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

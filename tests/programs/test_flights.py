@@ -61,7 +61,8 @@ def test_a_killed_demo_continues_with_the_same_result(tmp_path: Path) -> None:
     assert "Continuing the unfinished run" in printed
     flights = replayed(out, 1)
     summary = check_accounts(out, flights)
-    assert summary["null_event_time"] == 0
+    # At the last batch, some destinations have not landed yet, so the flight that is recorded last is on time.
+    assert (summary["late"], summary["null_event_time"]) == (0, 0)
     check_windows(out, flights)
     assert not (out / "unfinished.json").exists()
 

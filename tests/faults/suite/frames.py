@@ -1,4 +1,4 @@
-"""The checks of frames: each generation is told once, with one content, and no frame is finished early."""
+"""The checks of frames: each generation has one event and one content, and no frame is finished early."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -103,14 +103,14 @@ def check_frame_rows(
 
 
 def check_events(events: Iterable[Mapping[str, Any]]) -> Iterator[Violation]:
-    """Check that the history tells each generation of a frame once, and earlier generations first."""
+    """Check that the history has one event for each generation of a frame, earlier generations first."""
     told = Counter((event["start"], event["end"], event["generation"], event["state"]) for event in events)
     for key, times in told.items():
         if times > 1:
-            yield Violation("frames", f"the event {key} was told {times} times")
+            yield Violation("frames", f"the history has the event {key} {times} times")
     latest: dict[int, int] = {}
     for event in events:
         if event["count"] == 1 and event["generation"] < latest.get(event["start"], 0):
-            yield Violation("frames", f"a generation of the frame at {event['start']} was told after a later one")
+            yield Violation("frames", f"a generation of the frame at {event['start']} has its event after a later one")
         if event["count"] == 1:
             latest[event["start"]] = event["generation"]

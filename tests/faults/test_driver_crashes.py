@@ -5,11 +5,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.support.api import operate
-from tests.support.pipeline import LAG, QUERY, SCHEMA, Settings
+from tests.support.pipeline import QUERY, SCHEMA, Settings, with_frames
 from tests.support.points import POINTS
-from tests.support.reader import check, reading
+from tests.support.reader import check, check_frames, reading
 from tests.support.runs import Call, calls, run_here
-from tidegate_spark import Job, limiting_lag
+from tidegate_spark import Job
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 STEP = 1_000_000
@@ -55,14 +55,15 @@ def test_a_crash_at_any_point_changes_no_results(
     spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path
 ) -> None:
     """The following run replays the batch, and a reader that waits until they are written misses no row."""
-    job = tidegate.job(config=limiting_lag(LAG))
-    settings = Settings("local[2]", tidegate.url, job.connection.job, str(tmp_path))
+    job = tidegate.job(config=with_frames())
+    settings = Settings("local[2]", tidegate.url, job.connection.job, str(tmp_path), has_frames=True)
     source = FileBatches(tmp_path / "input", SCHEMA)
     source.add(*rows_of(0))
     pinned_watermarks: dict[int, int | None] = {}
     with reading(tidegate.url, job.connection.job, tmp_path):
         crash_at_each_point(spark, job, settings, source, pinned_watermarks)
     assert check(tmp_path, tuple, lambda row: row[1] + 1) >= len(POINTS)
+    assert check_frames(tmp_path, lambda row: (tuple(row), row[1], 1)) >= len(POINTS) - 2, "late rows correct frames"
 
     made = calls(tmp_path)
     given: dict[tuple[str, int], list[Call]] = {}

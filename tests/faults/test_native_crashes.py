@@ -5,11 +5,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.support.api import operate
-from tests.support.pipeline import LAG, QUERY, SCHEMA, Settings
+from tests.support.pipeline import QUERY, SCHEMA, Settings, with_frames
 from tests.support.points import IN_THE_FUNCTION
-from tests.support.reader import check, reading
+from tests.support.reader import check, check_frames, reading
 from tests.support.runs import calls, run_here
-from tidegate_spark import limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 SIZE = 20_000
@@ -53,14 +52,17 @@ def test_results_are_the_same_as_without_a_crash(
         directory = tmp_path / ("with" if crashes else "without")
         directory.mkdir()
         batches = fill(directory)
-        job = tidegate.job(config=limiting_lag(LAG))
-        settings = Settings("local[2]", tidegate.url, job.connection.job, str(directory), windows=SIZE, native=True)
+        job = tidegate.job(config=with_frames())
+        settings = Settings(
+            "local[2]", tidegate.url, job.connection.job, str(directory), windows=SIZE, native=True, has_frames=True
+        )
         with reading(tidegate.url, job.connection.job, directory):
             for settings.die, settings.of in crashes:
                 assert not run_here(spark, settings)
             settings.die = None
             assert run_here(spark, settings)
         assert check(directory, lambda row: (row[0], row[1]), lambda row: row[1] + SIZE) >= BATCHES - 3
+        check_frames(directory, lambda row: ((row[0], row[1]), row[1], row[2]))
         found.append((table(directory), job.status()["rows"]))
     assert found[1] == found[0]
     windows, rows = found[0]
@@ -75,7 +77,7 @@ def test_a_replayed_batch_sees_the_same_watermark(
     source = FileBatches(tmp_path / "input", SCHEMA)
     for second in (10, 40, 50, 60, 70):
         source.add(*({"k": k, "t": 100_000 + second * 100} for k in "ab"), {"k": "a", "t": 90_000})
-    job = tidegate.job(config=limiting_lag(LAG))
+    job = tidegate.job(config=with_frames())
     settings = Settings(
         "local[2]", tidegate.url, job.connection.job, str(tmp_path), IN_THE_FUNCTION, 3, windows=4000, native=True
     )

@@ -9,11 +9,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.support.pipeline import LAG, SCHEMA, Settings
+from tests.support.pipeline import SCHEMA, Settings, with_frames
 from tests.support.points import POINTS_WITH_WINDOWS
-from tests.support.reader import check, reading
+from tests.support.reader import check, check_frames, reading
 from tests.support.runs import calls, run_here
-from tidegate_spark import limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 SIZE = 20_000
@@ -57,8 +56,8 @@ def test_windows_and_updates_are_the_same_as_without_a_crash(
         directory = tmp_path / ("with" if crashes else "without")
         directory.mkdir()
         fill(directory)
-        job = tidegate.job(config=limiting_lag(LAG))
-        settings = Settings("local[2]", tidegate.url, job.connection.job, str(directory), windows=SIZE)
+        job = tidegate.job(config=with_frames())
+        settings = Settings("local[2]", tidegate.url, job.connection.job, str(directory), windows=SIZE, has_frames=True)
         with reading(tidegate.url, job.connection.job, directory):
             for batch, point in enumerate(POINTS_WITH_WINDOWS, 1) if crashes else ():
                 settings.die, settings.of = point, batch
@@ -66,6 +65,7 @@ def test_windows_and_updates_are_the_same_as_without_a_crash(
             settings.die = None
             assert run_here(spark, settings)
         assert check(directory, lambda row: (row[0][0], row[1]), lambda row: row[0][1]) >= BATCHES - 3
+        assert check_frames(directory, lambda row: ((row[0][0], row[1]), row[0][0], row[2])) >= BATCHES - 3
         found.append(rows_given_to(directory))
         rows.append(job.status()["rows"])
     assert found[1] == found[0]

@@ -24,12 +24,17 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryLis
 
 import tidegate_spark
 from tests.support.points import AFTER_SPARKS_COMMIT, IN_THE_FUNCTION, Reached, watch
-from tidegate_spark import Batch, Job, windows
+from tidegate_spark import Batch, Job, JobConfig, windows
 from tidegate_spark.testing import FileBatches, ensure_java
 
 QUERY = "q"
 SCHEMA = "k string, t long"
 LAG = timedelta(seconds=10)
+
+
+def with_frames() -> JobConfig:
+    """Return the configuration of a job whose frames are corrected without a delay."""
+    return tidegate_spark.limiting_lag(LAG, frames=timedelta(seconds=20), correction_delay=timedelta(0))
 
 
 @dataclass
@@ -48,6 +53,7 @@ class Settings:
         windows: Size of the windows by ``k``, and their allowed lateness, in milliseconds; None: no windows.
         native: Whether the windows are Spark's own, without allowed lateness.
         kafka: The options of Kafka's source, whose partitions are the substreams; None: files, substreams by ``k``.
+        has_frames: Whether the job declares frames.
         conf: Spark's configuration.
     """
 
@@ -62,6 +68,7 @@ class Settings:
     windows: int | None = None
     native: bool = False
     kafka: dict[str, str] | None = None
+    has_frames: bool = False
     conf: dict[str, Any] = field(default_factory=dict)
 
     def argument(self) -> str:
@@ -208,6 +215,8 @@ def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
     if settings.flaky is not None:
         df = flaky(df, Path(settings.flaky))
     config = tidegate_spark.limiting_lag(LAG, idle_timeout=timedelta(seconds=1) if settings.until_idle else None)
+    if settings.has_frames:
+        config = with_frames()
     job = tidegate_spark.connect(settings.url, job=settings.job, config=config)
     if settings.native:
         run_natively(settings, job, df, checkpoint, write, reached)

@@ -1,7 +1,8 @@
 """A reader of a pipeline's results in its own process: ``python -m tests.support.reader URL JOB DIRECTORY``.
 
-The reader polls the written watermark of the job. Each time it has moved, the reader notes which results it finds: a
-line of JSON with the written watermark, and the files in ``DIRECTORY/out``.
+The reader polls the written watermark of the job, and its frames. Each time one of them has changed, the reader notes
+which results it finds: a line of JSON with the written watermark, the finished frames with the rows that their
+generations count, and the files in ``DIRECTORY/out``.
 """
 
 import json
@@ -66,18 +67,48 @@ def check(directory: Path, key: Callable[[Any], Any], end: Callable[[Any], int])
     return len(seen)
 
 
+def check_frames(directory: Path, size_of: Callable[[Any], tuple[Any, int, int]]) -> int:
+    """Check that the reader has found the rows of each generation when it saw it; return the number of corrections.
+
+    Args:
+        directory: The folder of the pipeline.
+        size_of: Returns, for a row of the function for on-time rows or windows, what identifies it, a time in its
+            frame, and its number of rows. A later value replaces an earlier one.
+    """
+    calls = {path.name: json.loads(path.read_text()) for path in (directory / "out").glob("*.json")}
+    corrections = set()
+    for note in (json.loads(line) for line in (directory / NOTES).read_text().splitlines()):
+        sizes: dict[Any, tuple[int, int]] = {}
+        late: dict[int, list[Any]] = {}
+        for call in (calls[name] | {"name": name} for name in note["files"] if name in calls):
+            if call["name"].startswith("late"):
+                late[call["batch"]] = call["rows"]
+                continue
+            for key, at, size in map(size_of, call["rows"]):
+                sizes[key] = at, max(size, sizes.get(key, (0, 0))[1])
+        for start, end, generation, rows, diverted in note["frames"]:
+            found = sum(size for at, size in sizes.values() if start <= at < end)
+            found_late = sum(start <= row[1] < end for of_batch in late.values() for row in of_batch)
+            seen = f"generation {generation} of the frame at {start}"
+            assert found >= rows, f"{seen} has {rows} rows, and the reader found {found}"
+            assert found_late >= diverted, f"{seen} has {diverted} late rows, and the reader found {found_late}"
+            corrections |= {(start, generation)} if generation > 1 else set()
+    return len(corrections)
+
+
 def main() -> None:
     """Read until the standard input ends."""
     url, job, directory = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-    before = None
+    before: tuple[int | None, list[list[int]]] | None = None
     with (directory / NOTES).open("a") as notes, httpx.Client(timeout=60) as client:
         while True:
             has_ended, _, _ = select.select([sys.stdin], [], [], 0)
             written = _written(client.get(f"{url}/v1/jobs/{job}/watermark"))
-            if written != before:
-                before = written
+            frames = _finished(client.get(f"{url}/v1/jobs/{job}/frames", params={"limit": 1000}))
+            if (written, frames) != before:
+                before = written, frames
                 files = sorted(path.name for path in (directory / "out").glob("*.json"))
-                print(json.dumps({"written": written, "files": files}), file=notes, flush=True)
+                print(json.dumps({"written": written, "frames": frames, "files": files}), file=notes, flush=True)
             if has_ended:
                 return
             time.sleep(POLL_S)
@@ -88,6 +119,23 @@ def _written(answer: httpx.Response) -> int | None:
         return None
     written: int | None = answer.raise_for_status().json()["written_watermark"]
     return written
+
+
+def _finished(answer: httpx.Response) -> list[list[int]]:
+    """Return each finished frame with rows: its bounds, its generation, and what its generations count.
+
+    These are the rows of results, and the late rows.
+    """
+    if answer.status_code == 404:
+        return []
+    found = []
+    for frame in answer.raise_for_status().json()["frames"]:
+        rows = [each["rows"] for each in frame["generations"]]
+        of_results = sum(each["on_time"] + each["updated"] for each in rows)
+        diverted = sum(each["diverted"] for each in rows)
+        if frame["generation"] is not None and of_results + diverted:
+            found.append([frame["start"], frame["end"], frame["generation"], of_results, diverted])
+    return found
 
 
 if __name__ == "__main__":

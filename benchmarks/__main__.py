@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks import (
     batches,
+    frames,
     jobs,
     kafka,
     lateness,
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "tables": tables.run,
     "lateness": lateness.run,
     "page": page.run,
+    "frames": frames.run,
     "flink": side_by_side.run,
 }
 

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.paired import BASELINE, CONTROL, COORDINATED, compare, interleave
 from benchmarks.results import Row, Spread, ratios
-from tidegate_spark import Stream, limiting_lag
+from tidegate_spark import JobConfig, Stream, limiting_lag
 from tidegate_spark.testing import CoordinatorProcess, ensure_java
 
 ROWS = 10_000_000
@@ -29,6 +29,7 @@ BATCHES = {256: 4, 64: 4, 1: 8}
 ONE = "native, one substream"
 TARGETS = {256: {COORDINATED: 1.8}, 64: {}, 1: {COORDINATED: 1.4}}
 """Highest ratio to the query without coordination, by number of substreams and variant."""
+CONFIG = limiting_lag(timedelta(minutes=2), frame=timedelta(hours=1))
 FILE_LIMITS = {
     "parquet": "maxFilesPerTrigger",
     "delta": "maxFilesPerTrigger",
@@ -173,14 +174,16 @@ class Overhead:
         writer = self._rows().writeStream.foreachBatch(function).trigger(availableNow=True)
         return self._timed(lambda checkpoint: writer.option("checkpointLocation", checkpoint).start()).of_all
 
-    def coordinated(self, choose: Callable[[Stream], Stream] = lambda stream: stream) -> Callable[[], float]:
+    def coordinated(
+        self, choose: Callable[[Stream], Stream] = lambda stream: stream, config: JobConfig = CONFIG
+    ) -> Callable[[], float]:
         """Return a function that returns the seconds of the query with coordination, in a new job.
 
         The function checks that the coordinator has counted all rows as on time.
         """
 
         def run() -> float:
-            job = self._coordinator.job(config=limiting_lag(timedelta(minutes=2), frame=timedelta(hours=1)))
+            job = self._coordinator.job(config=config)
             stream = job.stream(self._rows(), event_time="t", substream=self._keys or None)
             stream = choose(stream.foreach_batch(self._aggregate)).trigger(availableNow=True)
             seconds = self._timed(lambda at: stream.start(queryName="overhead", checkpointLocation=at)).of_all

@@ -13,13 +13,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.overhead import batches_of, session
 from benchmarks.paired import interleave
 from benchmarks.results import Row, Spread
-from tidegate_spark import Stream, limiting_lag, windows
+from tidegate_spark import JobConfig, Stream, limiting_lag, windows
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 ROWS, SUBSTREAMS = 100, 10
 BATCHES, WARM_UP = 15, 5
 """Number of batches in a run, and number of first batches that are not measured."""
 STEP_MS = 60_000
+CONFIG = limiting_lag(timedelta(minutes=1), max_future_skew=None)
 
 
 class Bench:
@@ -37,9 +38,9 @@ class Bench:
         writer = self._source.stream(self._spark).writeStream.foreachBatch(_count).trigger(availableNow=True)
         return self._seconds(lambda checkpoint: writer.option("checkpointLocation", checkpoint).start())
 
-    def coordinated(self, choose: Callable[[Stream], Stream]) -> list[float]:
+    def coordinated(self, choose: Callable[[Stream], Stream], config: JobConfig = CONFIG) -> list[float]:
         """Return the seconds of each batch whose function counts rows, with coordination."""
-        job = self._coordinator.job(config=limiting_lag(timedelta(minutes=1), max_future_skew=None))
+        job = self._coordinator.job(config=config)
         stream = choose(job.stream(self._source.stream(self._spark), event_time="t", substream="k"))
         stream = stream.foreach_batch(_count).trigger(availableNow=True)
         seconds = self._seconds(lambda at: stream.start(queryName="small", checkpointLocation=at))

@@ -102,7 +102,7 @@ def frames_of(job: Job) -> list[Any]:
         following = utc(page["next"])
 
 
-def frames_table(frames: list[Any], most: int = 3) -> str:
+def frames_table(frames: list[Any], most: int = 2) -> str:
     """Return the table of the first frames and the corrected ones, and the number of the others by state.
 
     Args:

@@ -60,7 +60,7 @@ def test_a_shell_script_waits_for_a_frame(run: Run, http: httpx.Client, hourly: 
     run("wait", hourly, "--frame", later, "--complete-only", status=5)
     commit_frames(http, path, 3, {"a": BASE + 5 * HOUR + 11})
     empty = run("wait", hourly, "--frame", "2013-01-07T14:00Z", "--timeout", "0s", status=3).stdout
-    assert "It has no row, but was read without q/b (idle). It stays open until they have passed its end" in empty
+    assert "It has no row, but was read without q/b (idle), and is open until each of these has passed its end" in empty
     http.post(f"{path}:complete", json={"reason": "the end"}).raise_for_status()
     began = time.monotonic()
     assert "the job is complete" in run("wait", hourly, "--frame", "2013-01-08T14:00Z", status=1).output

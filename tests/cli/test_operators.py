@@ -306,7 +306,7 @@ def test_watch_continues_after_records_of_other_kinds(tidegate: CoordinatorProce
 
 
 @pytest.mark.parametrize(
-    ("form", "first"), [((), None), (("--json", "--after", "5"), "5")], ids=["text", "JSON after an id"]
+    ("form", "first"), [((), None), (("--json", "--after", "5-0"), "5-0")], ids=["text", "JSON after an id"]
 )
 def test_watch_tries_again_while_the_coordinator_cannot_serve(
     monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...], first: str | None
@@ -390,6 +390,7 @@ def test_errors_are_one_line(run: Run, flights: str) -> None:
         ("wait", flights, "--at-least", "tomorrow"),
         ("wait", flights, "--at-least", LATER, "--timeout", "soon"),
         ("status", flights, "--limit", "0"),
+        ("watch", flights, "--after", "yesterday"),
     )
     for arguments in wrong:
         run(*arguments, status=2)

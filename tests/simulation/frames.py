@@ -74,5 +74,5 @@ def check_counts(frames: Sequence[Frame], written: Mapping[int, int]) -> None:
         if counted > expected or (counted < expected and not frame["uncounted"]):
             raise Violation(f"Frames: the frame at {frame['start']} has {counted} rows, and {expected} were written")
     starts = {frame["start"] for frame in frames}
-    if missing := [start for start in written if start not in starts and starts and start >= min(starts)]:
+    if missing := sorted(written.keys() - starts):
         raise Violation(f"Frames: no frame starts at {missing[0]}, and rows were written there")

@@ -67,8 +67,10 @@ def check(directory: Path, key: Callable[[Any], Any], end: Callable[[Any], int])
     return len(seen)
 
 
-def check_frames(directory: Path, size_of: Callable[[Any], tuple[Any, int, int]]) -> int:
-    """Check that the reader has found the rows of each generation when it saw it; return the number of corrections.
+def check_frames(directory: Path, size_of: Callable[[Any], tuple[Any, int, int]]) -> tuple[int, int]:
+    """Check that the reader has found the rows of each generation when it saw it.
+
+    Return the number of frames with rows that it has seen, and the number of corrections.
 
     Args:
         directory: The folder of the pipeline.
@@ -76,7 +78,7 @@ def check_frames(directory: Path, size_of: Callable[[Any], tuple[Any, int, int]]
             frame, and its number of rows. A later value replaces an earlier one.
     """
     calls = {path.name: json.loads(path.read_text()) for path in (directory / "out").glob("*.json")}
-    corrections = set()
+    seen, corrections = set(), set()
     for note in (json.loads(line) for line in (directory / NOTES).read_text().splitlines()):
         sizes: dict[Any, tuple[int, int]] = {}
         late: dict[int, list[Any]] = {}
@@ -89,11 +91,12 @@ def check_frames(directory: Path, size_of: Callable[[Any], tuple[Any, int, int]]
         for start, end, generation, rows, diverted in note["frames"]:
             found = sum(size for at, size in sizes.values() if start <= at < end)
             found_late = sum(start <= row[1] < end for of_batch in late.values() for row in of_batch)
-            seen = f"generation {generation} of the frame at {start}"
-            assert found >= rows, f"{seen} has {rows} rows, and the reader found {found}"
-            assert found_late >= diverted, f"{seen} has {diverted} late rows, and the reader found {found_late}"
+            shown = f"generation {generation} of the frame at {start}"
+            assert found >= rows, f"{shown} has {rows} rows, and the reader found {found}"
+            assert found_late >= diverted, f"{shown} has {diverted} late rows, and the reader found {found_late}"
+            seen.add(start)
             corrections |= {(start, generation)} if generation > 1 else set()
-    return len(corrections)
+    return len(seen), len(corrections)
 
 
 def main() -> None:

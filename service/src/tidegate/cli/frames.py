@@ -43,9 +43,9 @@ def frames(
         return
     columns = ("frame", "until", "state", "generation", "on time", "updated", "late", "finished", "excluded")
     show_table(columns, [_row(frame) for frame in page["frames"]])
-    if (calibration := page["calibration"]) is not None:
-        held, frames = share_text(calibration["held"]), calibration["frames"]
-        show(f"{held} of the last {frames:,} frames were complete by the time that was predicted for 95 %.")
+    if calibration := page.get("calibration"):
+        frames = f"{calibration['frames']:,} frame{'s' if calibration['frames'] != 1 else ''}"
+        show(f"Of the last {frames}, {share_text(calibration['held'])} were complete by the time predicted for 95 %.")
     if page["next"] is not None:
         show(f"More frames: --to {page['next']}")
 
@@ -68,8 +68,8 @@ def _row(frame: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _finished(frame: Mapping[str, Any]) -> str:
-    prediction = frame["prediction"]
-    if prediction is None:
+    prediction = frame.get("prediction")
+    if not prediction or (prediction["expected_ms"] is None and not prediction["overdue"]):
         return format_time(frame["finished_ms"])
     if prediction["overdue"]:
         return f"overdue since {format_time(prediction['latest_ms'])}"
@@ -78,6 +78,6 @@ def _finished(frame: Mapping[str, Any]) -> str:
 
 def show_frame(result: Mapping[str, Any]) -> None:
     """Show one frame and what was left out of it."""
-    show(plain_text(frame_sentence(result["frame"]), result["now_ms"]))
+    show(plain_text(frame_sentence(result["frame"], result["written_watermark"]), result["now_ms"]))
     for exclusion in result["frame"]["exclusions"]:
         show(f"  without {exclusion_text(exclusion)}")

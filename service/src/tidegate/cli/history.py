@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time as clock
 from collections.abc import Callable, Mapping
 from operator import itemgetter
@@ -85,7 +86,7 @@ def watch(
     kind: Kinds = None,
     after: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Continue after the record with this id, which --json shows with each event."),
+        typer.Option(metavar="ID", help="Continue after the record with this id, which --json shows with each record."),
     ] = None,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
@@ -97,6 +98,8 @@ def watch(
 
     While no coordinator answers, the command tries again, for at most ten minutes. Then it exits with status 4.
     """
+    if after is not None and not re.fullmatch(r"[0-9]{1,16}-[0-9]{1,19}", after):
+        raise typer.BadParameter(f"{after!r} is no id of a record, such as 1795877701000-3", param_hint="--after")
     coordinator = Coordinator(url)
     coordinator.job("GET", job)
     last_id, answered, said = after, clock.monotonic(), ""

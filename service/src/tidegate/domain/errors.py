@@ -58,7 +58,10 @@ class FramesNotDeclared(DomainError):
 class FrameNotFound(DomainError):
     """Raised when the job has no such frame: it began later, ended earlier, or no longer keeps the record."""
 
-    text = "The job has no frame at this time: its first frame starts later, or the job is complete and ended earlier."
+    text = (
+        "The job has no frame at this time: the first frame that it keeps starts later, or the job is complete and "
+        "ended earlier."
+    )
 
 
 class JobExists(DomainError):

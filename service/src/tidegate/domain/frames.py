@@ -64,7 +64,11 @@ RESTORED = 1000
 """Distance of the generations after a restored watermark: the store may have lost later generations."""
 
 COMPLETIONS_KEPT = 2000
-"""Number of frames, the latest ones, whose delays are kept."""
+"""Number of frames, the latest ones, whose completions are kept.
+
+Frames that ended before the job finished its first one are not kept: they are of a backfill, so that their delay says
+nothing about later ones.
+"""
 
 FrameState = Literal["open", "complete", "complete_with_exclusions", "empty"]
 Basis = Literal["hour_of_day", "all_frames", "pace"]
@@ -443,7 +447,10 @@ def _tell_finished(job: JobState, frames: Frames, log: FrameLog, record: FrameRe
         delay_ms = max(job.now_ms - frames.start_of(number + 1), 0)
         log.delays[bisect_left(DELAYS_MS, delay_ms)] += 1
         log.delay_sum_ms += delay_ms
-        log.completions.append(Completion(frames.start_of(number + 1), job.now_ms))
+    if log.began_ms is None:
+        log.began_ms = job.now_ms
+    live = max(first, frames.number_of(log.began_ms), last - COMPLETIONS_KEPT)
+    log.completions += [Completion(frames.start_of(number + 1), job.now_ms) for number in range(live, last)]
     del log.completions[:-COMPLETIONS_KEPT]
     if record.exclusions:
         _tell(job, record, "complete_with_exclusions", with_rows)
@@ -637,15 +644,17 @@ class Prediction:
         example=1357557240000,
     )
     latest_ms: int | None = described(
-        "Processing time until which 95 of 100 such frames are complete. Null if fewer than 19 delays are known.",
+        "Processing time until which 95 of 100 such frames are complete, by what was known at the end of the frame. "
+        "Null if fewer than 19 delays were known.",
         example=1357559220000,
     )
     overdue: bool = described("Whether this time has passed.", example=False)
-    frames: int = described("Number of earlier frames from which these times were learned.", example=28)
+    frames: int = described("Number of earlier frames from which the latter was learned.", example=28)
     basis: Basis = described(
-        "`hour_of_day`: the delays of frames at the same hour of the last 28 days. `all_frames`: the delays of all "
-        "frames that are known. `pace`: how fast the watermark has advanced in the last hour, because no earlier frame "
-        "was as late.",
+        "From what the expected time follows. `hour_of_day`: the delays of the frames that ended in the same hour of "
+        "the last 28 days, in the time zone of the frames. `all_frames`: the delays of all frames that are known. "
+        "`pace`: how fast the watermark has advanced in the last hour, because no earlier frame was as late, or too "
+        "few are known.",
         example="hour_of_day",
     )
 

@@ -332,7 +332,9 @@ class FrameLog:
         delays: Numbers of frames by delay from their end to their completion: ``delays[i]`` is the number of those up
             to ``DELAYS_MS[i]`` and above the one before.
         delay_sum_ms: Sum of these delays.
-        completions: Completions of the latest frames, in the order in which they were finished.
+        began_ms: Processing time at which the first frame was finished; None before.
+        completions: Completions of the latest frames that ended after this time, in the order in which they were
+            finished.
     """
 
     unread: int | None = None
@@ -354,6 +356,7 @@ class FrameLog:
     totals: Counter[str] = field(default_factory=Counter)
     delays: Counter[int] = field(default_factory=Counter)
     delay_sum_ms: int = 0
+    began_ms: int | None = None
     completions: list[Completion] = field(default_factory=list)
 
 

@@ -49,13 +49,16 @@ class FrameRow:
     cells: Sequence[FrameCell]
 
 
-def calendar(frames: Sequence[FrameStatus], declaration: Mapping[str, Any], now_ms: int) -> list[FrameRow]:
+def calendar(
+    frames: Sequence[FrameStatus], declaration: Mapping[str, Any], now_ms: int, written_watermark: int | None
+) -> list[FrameRow]:
     """Return the rows of the calendar, the latest one first.
 
     Args:
         frames: Frames in any order.
         declaration: The member ``frames`` of the configuration.
         now_ms: Processing time of the coordinator.
+        written_watermark: Written watermark of the job.
     """
     every = declaration["every"]
     zone = ZoneInfo(declaration["time_zone"]) if declaration.get("time_zone") else UTC
@@ -64,12 +67,12 @@ def calendar(frames: Sequence[FrameStatus], declaration: Mapping[str, Any], now_
     for label, of_row in groupby(in_order, key=lambda frame: _row_of(frame.start, every, zone)):
         found = list(of_row)
         before = 0 if rows else _place(found[0].start, every, zone)
-        rows.append(FrameRow(label, before, [_cell(frame, now_ms) for frame in found]))
+        rows.append(FrameRow(label, before, [_cell(frame, now_ms, written_watermark) for frame in found]))
     return rows[::-1][:ROWS_SHOWN]
 
 
-def _cell(frame: FrameStatus, now_ms: int) -> FrameCell:
-    text = plain_text(frame_sentence(asdict(frame)), now_ms)
+def _cell(frame: FrameStatus, now_ms: int, written_watermark: int | None) -> FrameCell:
+    text = plain_text(frame_sentence(asdict(frame), written_watermark), now_ms)
     state = "overdue" if frame.prediction and frame.prediction.overdue else frame.state
     return FrameCell(frame.start, state, len(frame.generations) > 1, text)
 

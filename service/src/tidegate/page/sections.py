@@ -228,7 +228,7 @@ def _frames(page: JobPage, now_ms: int) -> dict[str, Any]:
     open_frames = [frame for frame in page.frames.frames if frame.state == "open"]
     overdue = sum(frame.prediction is not None and frame.prediction.overdue for frame in open_frames)
     return {
-        "rows": calendar(page.frames.frames, declaration, now_ms),
+        "rows": calendar(page.frames.frames, declaration, now_ms, page.status.written_watermark),
         "every": every if isinstance(every, str) else format_duration(every),
         "zone": declaration.get("time_zone"),
         "finished": page.frames.totals,

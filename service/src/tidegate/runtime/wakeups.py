@@ -101,7 +101,7 @@ class WakeUps:
             if not found.frames or found.frames[0].state != "open" or left_s <= 0 or self.closing:
                 return found
             goal, state = Goal(found.frames[0].end), found.state
-            if state.complete and not above(state.watermark, found.frames[0].end - 1):  # after the end of the input
+            if state.complete and not above(state.watermark, found.frames[0].start):  # after the end of the input
                 return found
             if not goal.reached_by(state):
                 await self.wait(job, goal, left_s, before_wait)

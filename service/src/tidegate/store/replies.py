@@ -457,7 +457,7 @@ class Learned:
 
     Attributes:
         state: The watermark of the job.
-        frames: The declaration, without its offset; None if the job has no frames.
+        frames: The declaration; None if the job has no frames.
         unfinished: End of the first frame that is not finished; None if the job has no such frame.
         completions: Completions of the latest frames, in the order in which they were finished.
         samples: Samples of the watermark in the last hour, oldest first.
@@ -473,7 +473,7 @@ class Learned:
     def of(cls, reply: Reply) -> Self:
         """Return the data in a reply."""
         every = reply.get("every")
-        frames = None if every is None else Frames(every, reply.get("time_zone"))
+        frames = None if every is None else Frames(every, reply.get("time_zone"), reply["offset_ms"])
         completions = [Completion(*map(int, text.split())) for text in reply["completions"]]
         samples = [*map(sample, reply["samples"])]
         return cls(watermark_state(reply), frames, reply.get("unfinished"), completions, samples)

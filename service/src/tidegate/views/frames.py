@@ -1,6 +1,6 @@
 """The frames of a job, with their states, exclusions and generations."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from pydantic import Field
@@ -35,7 +35,8 @@ class FrameList(WatermarkState):
         examples=[{"complete": 411, "empty": 3, "corrected": 12}],
     )
     calibration: Calibration | None = Field(
-        description="How often the bounds of the predictions held. Null if no frame had a bound yet."
+        description="How often the bounds of the predictions held. Null if no frame had a bound yet, or if the page "
+        "has no open frame."
     )
 
 
@@ -77,8 +78,9 @@ async def read_frames(
         if len(found) == most or following is None:
             break
         last = following - 1
-    learned = await reader.store.reads.learned(job)
-    predictor = learned.predictor()
+    predictor = None
+    if any(frame.state == "open" for frame in found):
+        predictor = (await reader.store.reads.learned(job)).predictor()
     return FrameList(
         **reader.members(job, page.state),
         frames=predicted(found, predictor),
@@ -108,13 +110,11 @@ async def read_prediction(reader: Reader, job: str, frame: FrameStatus) -> Frame
     return predicted([frame], (await reader.store.reads.learned(job)).predictor())[0]
 
 
-def predicted(frames: Iterable[FrameStatus], predictor: Predictor | None) -> list[FrameStatus]:
+def predicted(frames: Sequence[FrameStatus], predictor: Predictor | None) -> list[FrameStatus]:
     """Return frames, the open ones with their predictions."""
-    if predictor is None:
-        return [*frames]
-    return [
-        replace(frame, prediction=predictor.predict(frame.end)) if frame.state == "open" else frame for frame in frames
-    ]
+    ends = [frame.end for frame in frames if frame.state == "open"]
+    found = {} if predictor is None else dict(zip(ends, predictor.predictions(ends), strict=True))
+    return [replace(frame, prediction=found.get(frame.end)) for frame in frames]
 
 
 def found_frame(found: FramesReply) -> FramesReply:
@@ -129,6 +129,6 @@ def found_frame(found: FramesReply) -> FramesReply:
     if not found.frames:
         raise FrameNotFound
     frame, state = found.frames[0], found.state
-    if frame.state == "open" and state.complete and not above(state.watermark, frame.end - 1):
+    if frame.state == "open" and state.complete and not above(state.watermark, frame.start):
         raise FrameNotFound
     return found

@@ -215,38 +215,46 @@ def written_sentence(job: Mapping[str, Any]) -> list[Fragment]:
     ]
 
 
-def frame_sentence(frame: Mapping[str, Any]) -> list[Fragment]:
-    """Return a sentence about the state and the rows of a frame."""
-    rows = frame["rows"]
+def frame_sentence(frame: Mapping[str, Any], written_watermark: int | None) -> list[Fragment]:
+    """Return a sentence about the state and the rows of a frame.
+
+    Args:
+        frame: Members of a ``FrameStatus``.
+        written_watermark: Written watermark of the job.
+    """
+    rows, prediction = frame["rows"], frame.get("prediction")  # an earlier coordinator predicts nothing
     counts = [f"{rows[name]:,} {name.replace('_', ' ')}" for name in ROWS_OF_FRAME if rows[name]]
     more = [f"generation {frame['generation']}"] if frame["generation"] is not None and frame["generation"] > 1 else []
     known = [*more, *(["at least " + counts[0], *counts[1:]] if counts and frame["uncounted"] else counts)]
     start: list[Fragment] = ["The frame from ", Time(frame["start"]), " to ", Time(frame["end"]), " is "]
     said: list[Fragment] = [*start, FRAME_STATES[frame["state"]], *([f": {', '.join(known)}"] if known else []), "."]
-    if frame["state"] == "open" and frame["exclusions"] and not counts:
+    is_written = written_watermark is not None and written_watermark >= frame["end"]
+    if frame["state"] == "open" and is_written and frame["exclusions"]:
         excluded = "; ".join(map(exclusion_text, frame["exclusions"]))
-        is_removed = any(each["reason"] in FOR_EVER for each in frame["exclusions"])
-        until = "It stays open" if is_removed else "It stays open until they have passed its end or have no data"
-        said += [" It has no row, but was read without ", Name(excluded), f". {until}."]
-    return [*said, *([" ", *prediction_sentence(frame["prediction"])] if frame["prediction"] else [])]
+        said += [" It has no row, but was read without ", Name(excluded)]
+        if any(each["reason"] in FOR_EVER for each in frame["exclusions"]):
+            said.append(", so that nothing proves that it is empty.")
+        else:
+            said.append(", and is open until each of these has passed its end, or is known to have no data.")
+    return [*said, *([" ", *prediction_sentence(prediction)] if prediction else [])]
 
 
 def prediction_sentence(prediction: Mapping[str, Any]) -> list[Fragment]:
     """Return a sentence about when an open frame will be complete."""
-    expected_ms, latest_ms = prediction["expected_ms"], prediction["latest_ms"]
-    known: list[Fragment] = [f" in 95 of 100 cases, from {prediction['frames']:,} frames."]
-    expected: list[Fragment] = ["Expected ", Time(expected_ms)] if expected_ms is not None else ["Expected later"]
+    expected_ms, latest_ms, frames = (prediction[name] for name in ("expected_ms", "latest_ms", "frames"))
+    pace = " at the present pace of the watermark" if prediction["basis"] == "pace" else ""
+    if expected_ms is None:
+        expected: list[Fragment] = ["No time is expected, because the watermark stands"]
+    else:
+        expected = ["Expected ", Time(expected_ms), pace]
     if latest_ms is None:
-        return [*expected, ", if the watermark keeps its pace."]
+        return [*expected, "."]
     if prediction["overdue"]:
-        return [
-            "Overdue since ",
-            Time(latest_ms),
-            ": complete by then",
-            *known,
-            *((" ", *expected, ".") if expected_ms else ()),
-        ]
-    return [*expected, ", at the latest ", Time(latest_ms), *known]
+        known = f": 95 of 100 such frames were complete by then, from {frames:,} frames. "
+        return ["Overdue since ", Time(latest_ms), known, *expected, "."]
+    if pace or expected_ms is None:
+        return [*expected, "; 95 of 100 such frames are complete by ", Time(latest_ms), f", from {frames:,} frames."]
+    return [*expected, ", at the latest ", Time(latest_ms), f" in 95 of 100 cases, from {frames:,} frames."]
 
 
 def waiting_frame_sentence(explanation: Mapping[str, Any]) -> list[Fragment]:
@@ -261,7 +269,7 @@ def waiting_frame_sentence(explanation: Mapping[str, Any]) -> list[Fragment]:
         waits: list[Fragment] = ["the results of ", Name(explanation["written_held_by"])]
     else:
         waits = ["later event times"] if held_by is None else holder(held_by)
-    prediction = explanation["prediction"]
+    prediction = explanation.get("prediction")
     return [*start, *waits, ".", *([" ", *prediction_sentence(prediction)] if prediction else [])]
 
 

@@ -205,6 +205,6 @@ def explanation_of(reader: Reader, job: str, snapshot: Snapshot, learned: Learne
             if name in state.queries and (status := OffsetsStatus.of(state.queries[name].offsets))
         },
         frame=snapshot.frame,
-        prediction=predictor.predict(snapshot.frame.end) if predictor and snapshot.frame else None,
+        prediction=predictor.predictions([snapshot.frame.end])[0] if predictor and snapshot.frame else None,
         next_step=explanation.next_step,
     )

@@ -100,7 +100,7 @@ async def metrics(
     statuses: dict[str, Status] | None
     try:
         statuses, unreadable = await _read_statuses(context, caller.prefix)
-        now_ms = {job: status.state.now_ms for job, status in statuses.items()}
+        now_ms = {job: status.state.now_ms for job, status in statuses.items() if not status.state.complete}
         held = await read_shares(context.reader, now_ms, HOLDERS)
         text, failed = SubstreamText(encode), 0
         if substreams is not None:

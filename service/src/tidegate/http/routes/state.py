@@ -265,7 +265,8 @@ async def frame(
             found = found_frame(await while_connected(request, waiting))
         if not context.revocation.is_valid(caller.key):
             raise KeyUnknown
-    shown = await read_prediction(context.reader, job, found.frames[0])
+    # A client that has waited will wait again.
+    shown = found.frames[0] if wait_s else await read_prediction(context.reader, job, found.frames[0])
     return json_answer(FrameResult(**context.reader.members(job, found.state), frame=shown))
 
 

@@ -486,10 +486,20 @@ end
 
 local function count(state_of, amount) job.frames.totals[state_of] = (job.frames.totals[state_of] or 0) + amount end
 
--- Count the delay of a frame that is finished now.
-local function measure(finish_)
-  redis.call('RPUSH', key.completions, text(finish_) .. ' ' .. text(job.now))
-  local log, place, delay = job.frames, 1, math.max(job.now - finish_, 0)
+-- Keep the completions of frames from a number to another that are finished now. Frames that ended before the job finished
+-- its first one are of a backfill.
+local function complete(first, last)
+  job.frames.began = job.frames.began or job.now
+  first = math.max(first, calendar.number_of(job.frames.began), last - constants.COMPLETIONS_KEPT)
+  for number_ = first, last - 1 do
+    redis.call('RPUSH', key.completions, text(calendar.start_of(number_ + 1)) .. ' ' .. text(job.now))
+  end
+  if first < last then redis.call('LTRIM', key.completions, -constants.COMPLETIONS_KEPT, -1) end
+end
+
+-- Count the delay of a finished frame.
+local function measure(delay)
+  local log, place = job.frames, 1
   while constants.DELAYS_MS[place] and constants.DELAYS_MS[place] < delay do place = place + 1 end
   log.delays = log.delays or {}
   for at = 1, #constants.DELAYS_MS + 1 do log.delays[at] = log.delays[at] or 0 end
@@ -522,9 +532,9 @@ local function tell_finished(record)
   local without = number_without_rows(record, first, last)
   local with_rows = last - first - without
   if last - first <= constants.MOST_MEASURED then
-    for number_ = first, last - 1 do measure(calendar.start_of(number_ + 1)) end
-    redis.call('LTRIM', key.completions, -constants.COMPLETIONS_KEPT, -1)
+    for number_ = first, last - 1 do measure(math.max(job.now - calendar.start_of(number_ + 1), 0)) end
   end
+  complete(first, last)
   if #record.exclusions > 0 then
     tell(record, 'complete_with_exclusions', with_rows)
     count('complete_with_exclusions', with_rows)
@@ -775,12 +785,13 @@ function frames.counts()
 end
 
 -- Return the data of predictions.
--- reply  every, time_zone (of the declaration; absent: no frames, or UTC), unfinished (end of the first frame that is not
+-- reply  every, offset_ms, time_zone (of the declaration; absent: no frames, or UTC), unfinished (end of the first frame that is not
 --        finished), completions (texts "<end> <processing time>", in the order in which the frames were finished)
 function frames.learned()
   if not config.frames or not job.frames then return {completions = {}} end
   local first = frames.first_unfinished()
-  return {every = config.frames.unit or config.frames.every, time_zone = config.frames.time_zone,
+  return {every = config.frames.unit or config.frames.every, offset_ms = config.frames.offset_ms,
+    time_zone = config.frames.time_zone,
     unfinished = first and first.map['end'], completions = redis.call('LRANGE', key.completions, 0, -1)}
 end
 

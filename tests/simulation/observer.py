@@ -166,7 +166,10 @@ class Observer:
         of = self._queries[key[0]]
         if is_evicted:
             self._reports.forget([key])
-        if is_evicted and not of.may_restore and of.rows_until.get(key[1], -1) <= of.committed:
+        # If an older run works, the coordinator has lost that a newer one has replaced it. The newer one may still
+        # write its progress from before the loss, from which the next run reports all max event times again.
+        is_newest = number(of.run) >= number(of.newest_run)
+        if is_evicted and is_newest and not of.may_restore and of.rows_until.get(key[1], -1) <= of.committed:
             self.evictions.evict(key)
 
     def retired(self, query: str, is_evicted: bool) -> None:

@@ -354,7 +354,8 @@ class Observer:
             return
         of, found = self._queries[sent.client.partition("-")[0]], BATCH.fullmatch(sent.request.path)
         if found is None:
-            if answer["applied"] and body["after_batch"] is not None:
+            # A run that repeats a batch has recovered what it knew before that batch. The rows of the batch follow.
+            if answer["applied"] and body["after_batch"] is not None and body["after_batch"] >= of.committed:
                 of.recovered_from = self._losses
         elif not found[3]:
             # After the begin of a later batch, the reports of this batch have no effect.

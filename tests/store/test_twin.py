@@ -367,9 +367,11 @@ class Twins(RuleBasedStateMachine):
         if output is not None:
             more |= {"tells_output": True, "output_watermark": output[0]}
         effect = self.execute("heartbeat", run, seen, waited_ms=waited, **more)
-        if effect is not None and output is not None:
-            checkpoint, before = self.outputs.get(run.query, (self.checkpoint.get(run.query, run.query_id), None))
-            if checkpoint == run.query_id:
+        if effect is not None:
+            # The first call makes the query. Calls on another checkpoint then tell nothing, until a batch begins there.
+            checkpoint = self.checkpoint.setdefault(run.query, run.query_id)
+            checkpoint, before = self.outputs.get(run.query, (checkpoint, None))
+            if output is not None and checkpoint == run.query_id:
                 self.outputs[run.query] = run.query_id, highest(before, output[0])
         if effect is not None and effect.applied:
             self.record_evidence(run.query, min(seen, self.twin.answers[-1].now_ms), caught_up)
@@ -500,7 +502,7 @@ class Twins(RuleBasedStateMachine):
             self.twin.compare_records()
             self.twin.answers, self.checked = [answer], 1
             self.open, self.staged, self.pinned_watermarks, self.evidence_ms, self.last_seen_ms = {}, {}, {}, {}, {}
-            self.outputs = {}
+            self.outputs, self.checkpoint = {}, {}
 
     # -- invariants -----------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ def test_an_overdue_frame_is_marked() -> None:
     [cell] = row.cells
     assert cell.state == "overdue"
     assert cell.text.endswith(
-        "Overdue since 2013-01-07 12:00:00Z: 95 of 100 such frames were complete by then, from 28 frames. "
+        "Overdue since 2013-01-07 12:00:00Z: 95 of 100 such frames were complete by then (learned from 28 frames). "
         "Expected 2013-01-07 13:00:00Z."
     )
 
@@ -92,7 +92,7 @@ def test_the_calendar_says_when_hours_will_be_complete(site: Site, visitor: Visi
     expect(section).to_contain_text("were complete by the time predicted for 95 %")
     overdue = section.locator(".frame.overdue")
     expect(overdue.first).to_have_attribute(
-        "data-tip", re.compile(r"Overdue since .*, from 28 frames\\. No time is expected")
+        "data-tip", re.compile(r"Overdue since .* \(learned from 28 frames\)\. No time is expected")
     )
     assert 3 <= overdue.count() <= 9
     overdue.first.click()

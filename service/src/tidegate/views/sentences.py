@@ -250,11 +250,16 @@ def prediction_sentence(prediction: Mapping[str, Any]) -> list[Fragment]:
     if latest_ms is None:
         return [*expected, "."]
     if prediction["overdue"]:
-        known = f": 95 of 100 such frames were complete by then, from {frames:,} frames. "
+        known = f": 95 of 100 such frames were complete by then (learned from {frames:,} frames). "
         return ["Overdue since ", Time(latest_ms), known, *expected, "."]
     if pace or expected_ms is None:
-        return [*expected, "; 95 of 100 such frames are complete by ", Time(latest_ms), f", from {frames:,} frames."]
-    return [*expected, ", at the latest ", Time(latest_ms), f" in 95 of 100 cases, from {frames:,} frames."]
+        return [
+            *expected,
+            "; 95 of 100 such frames are complete by ",
+            Time(latest_ms),
+            f" (learned from {frames:,} frames).",
+        ]
+    return [*expected, ", at the latest ", Time(latest_ms), f" in 95 of 100 cases (learned from {frames:,} frames)."]
 
 
 def waiting_frame_sentence(explanation: Mapping[str, Any]) -> list[Fragment]:

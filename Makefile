@@ -206,7 +206,7 @@ BENCH_NEEDS_flink := $(FLINK_READY)
 BENCH_NEEDS_kafka := $(KAFKA_READY)
 BENCH_NEEDS_tables := $(TABLES_READY) $(VENV)/spark-4.1/.ready
 
-bench: $(READY) $(BENCH_NEEDS_$(BENCH)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small, kafka, tables or flink)
+bench: $(READY) $(BENCH_NEEDS_$(BENCH)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small, kafka, tables, frames, page or flink)
 	@$(if $(filter tables,$(BENCH)),$(VENV)/spark-4.1/bin,$(BIN))/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## measure windows with four values of allowed lateness, over a thousand batches or more (an hour)

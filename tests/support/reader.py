@@ -1,8 +1,8 @@
-"""A reader of a pipeline's results in its own process: ``python -m tests.support.reader URL JOB DIRECTORY``.
+"""A reader of a pipeline's results in its own process: ``python -m tests.support.reader URL JOB DIRECTORY [TABLE]``.
 
 The reader polls the written watermark of the job, and its frames. Each time one of them has changed, the reader notes
 which results it finds: a line of JSON with the written watermark, the finished frames with the rows that their
-generations count, and the files in ``DIRECTORY/out``.
+generations count, and the files in ``DIRECTORY/out``; or the rows of the table of Delta Lake at the path ``TABLE``.
 """
 
 import json
@@ -10,12 +10,13 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+from deltalake import DeltaTable
 
 from tests.support.waiting import until
 
@@ -24,9 +25,10 @@ POLL_S = 0.002
 
 
 @contextmanager
-def reading(url: str, job: str, directory: Path) -> Iterator[None]:
+def reading(url: str, job: str, directory: Path, table: str | None = None) -> Iterator[None]:
     """Read the results of a pipeline while the block runs, from a process of its own."""
     arguments = [sys.executable, "-m", "tests.support.reader", url, job, str(directory)]
+    arguments += [] if table is None else [table]
     process = subprocess.Popen(arguments, stdin=subprocess.PIPE, cwd=Path(__file__).parents[2])
     assert process.stdin is not None
     until((directory / NOTES).exists, "the reader reads")
@@ -59,7 +61,7 @@ def check(directory: Path, key: Callable[[Any], Any], end: Callable[[Any], int])
     notes = [json.loads(line) for line in (directory / NOTES).read_text().splitlines()]
     seen = [note for note in notes if note["written"] is not None]
     for note in seen:
-        found = {key(row) for name in note["files"] if name in calls for row in calls[name]["rows"]}
+        found = {key(row) for row in _found(note, calls)[0]}
         missed = {one for one, at in ends.items() if at <= note["written"]} - found
         assert not missed, f"at the written watermark {note['written']}, the reader missed {missed}"
     written = [note["written"] for note in seen]
@@ -81,22 +83,32 @@ def check_frames(directory: Path, size_of: Callable[[Any], tuple[Any, int, int]]
     seen, corrections = set(), set()
     for note in (json.loads(line) for line in (directory / NOTES).read_text().splitlines()):
         sizes: dict[Any, tuple[int, int]] = {}
-        late: dict[int, list[Any]] = {}
-        for call in (calls[name] | {"name": name} for name in note["files"] if name in calls):
-            if call["name"].startswith("late"):
-                late[call["batch"]] = call["rows"]
-                continue
-            for key, at, size in map(size_of, call["rows"]):
-                sizes[key] = at, max(size, sizes.get(key, (0, 0))[1])
+        results, late = _found(note, calls)
+        for key, at, size in map(size_of, results):
+            sizes[key] = at, max(size, sizes.get(key, (0, 0))[1])
         for start, end, generation, rows, diverted in note["frames"]:
             found = sum(size for at, size in sizes.values() if start <= at < end)
-            found_late = sum(start <= row[1] < end for of_batch in late.values() for row in of_batch)
+            found_late = sum(start <= row[1] < end for row in late)
             shown = f"generation {generation} of the frame at {start}"
             assert found >= rows, f"{shown} has {rows} rows, and the reader found {found}"
             assert found_late >= diverted, f"{shown} has {diverted} late rows, and the reader found {found_late}"
             seen.add(start)
             corrections |= {(start, generation)} if generation > 1 else set()
     return len(seen), len(corrections)
+
+
+def _found(note: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Return the rows and the late rows that the reader has found, those of several attempts once."""
+    if "rows" in note:
+        late = {tuple(row) for *row, kind in note["rows"] if kind == "late"}
+        return [row for *row, kind in note["rows"] if kind == "on_time"], [*late]
+    results, late_of_batch = list[Any](), dict[int, list[Any]]()
+    for name in note["files"]:
+        if name in calls and name.startswith("late"):
+            late_of_batch[calls[name]["batch"]] = calls[name]["rows"]
+        elif name in calls:
+            results += calls[name]["rows"]
+    return results, [row for rows in late_of_batch.values() for row in rows]
 
 
 def main() -> None:
@@ -110,11 +122,21 @@ def main() -> None:
             frames = _finished(client.get(f"{url}/v1/jobs/{job}/frames", params={"limit": 1000}))
             if (written, frames) != before:
                 before = written, frames
-                files = sorted(path.name for path in (directory / "out").glob("*.json"))
-                print(json.dumps({"written": written, "frames": frames, "files": files}), file=notes, flush=True)
+                found = _rows(sys.argv[4]) if len(sys.argv) > 4 else _files(directory)
+                print(json.dumps({"written": written, "frames": frames, **found}), file=notes, flush=True)
             if has_ended:
                 return
             time.sleep(POLL_S)
+
+
+def _files(directory: Path) -> dict[str, Any]:
+    return {"files": sorted(path.name for path in (directory / "out").glob("*.json"))}
+
+
+def _rows(table: str) -> dict[str, Any]:
+    if not DeltaTable.is_deltatable(table):
+        return {"rows": []}
+    return {"rows": [[*row.values()] for row in DeltaTable(table).to_pyarrow_table().to_pylist()]}
 
 
 def _written(answer: httpx.Response) -> int | None:

@@ -2,15 +2,18 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -22,8 +25,10 @@ from tidegate_spark.protocol.transport import HttpTransport
 from tidegate_spark.testing import ensure_java
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 600
-"""Time after which a run counts as hung. A loaded machine needs minutes for a cluster of several Java processes."""
+TIMEOUT_S = 480
+"""Time after which a run counts as hung, before the test times out. Clusters of Java processes may need minutes."""
+LINES = 300
+"""Number of lines of each log that a hung run shows."""
 SILENCED = {HttpTransport: ("send",), Checkpoint: ("write", "delete")}
 """Methods of the client that fail once the driver is dead."""
 
@@ -33,7 +38,7 @@ def environment(**more: str) -> dict[str, str]:
     ensure_java()
     # Variables that the demo or a Spark of this process has set would change the log level.
     own = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
-    return {**own, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), **more}
+    return {**own, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1", **more}
 
 
 @contextmanager
@@ -57,19 +62,32 @@ def started(settings: Settings) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def run(settings: Settings) -> int:
-    """Run the pipeline in its own process; return its exit status. Fail with the logs if the run hangs."""
+    """Run the pipeline in its own process; return its exit status. Fail with the logs and stacks if the run hangs."""
     with started(settings) as process:
         try:
             return process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
+            _write_stacks(process)
             pytest.fail(f"The pipeline did not end within {TIMEOUT_S} s.\n{_logs(Path(settings.directory))}")
 
 
+def _write_stacks(process: "subprocess.Popen[bytes]") -> None:
+    """Have a hung run, and the clusters of the test, write the stacks of their threads to their logs."""
+    for java in psutil.Process().children(recursive=True):
+        if java.name() == "java":
+            java.send_signal(signal.SIGQUIT)
+    time.sleep(2)
+    process.send_signal(signal.SIGABRT)  # faulthandler writes the stacks of Python
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+
+
 def _logs(directory: Path) -> str:
-    """Return the last lines of all logs of a run: of the pipeline, and of the processes of its cluster."""
-    logs = [*sorted(directory.rglob("*.log")), *sorted(directory.rglob("stderr"))]
-    last = {log: log.read_text(errors="replace").splitlines()[-40:] for log in logs}
-    return "\n".join(f"== {log.relative_to(directory)}\n" + "\n".join(lines) for log, lines in last.items())
+    """Return the last lines of all logs of a run: of the pipeline, and of the processes of its cluster or server."""
+    folders = [directory, *directory.parent.glob("connect*")]
+    logs = [log for each in folders for name in ("*.log", "stderr") for log in sorted(each.rglob(name))]
+    last = {log: log.read_text(errors="replace").splitlines()[-LINES:] for log in logs}
+    return "\n".join(f"== {log.relative_to(directory.parent)}\n" + "\n".join(lines) for log, lines in last.items())
 
 
 def run_here(spark: SparkSession, settings: Settings) -> bool:

@@ -27,8 +27,8 @@ from tidegate_spark.testing import ensure_java
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 480
 """Time after which a run counts as hung, before the test times out. Clusters of Java processes may need minutes."""
-LINES = 300
-"""Number of lines of each log that a hung run shows."""
+LINES = 3000
+"""Number of lines of each log that a hung run shows. The stacks of a Java process with Spark take a thousand."""
 SILENCED = {HttpTransport: ("send",), Checkpoint: ("write", "delete")}
 """Methods of the client that fail once the driver is dead."""
 
@@ -84,7 +84,9 @@ def _write_stacks(process: "subprocess.Popen[bytes]") -> None:
 
 def _logs(directory: Path) -> str:
     """Return the last lines of all logs of a run: of the pipeline, and of the processes of its cluster or server."""
-    folders = [directory, *directory.parent.glob("connect*")]
+    # pytest also makes a link to the folder of a server.
+    servers = (each for each in directory.parent.glob("connect*") if not each.is_symlink())
+    folders = [directory, *servers]
     logs = [log for each in folders for name in ("*.log", "stderr") for log in sorted(each.rglob(name))]
     last = {log: log.read_text(errors="replace").splitlines()[-LINES:] for log in logs}
     return "\n".join(f"== {log.relative_to(directory.parent)}\n" + "\n".join(lines) for log, lines in last.items())

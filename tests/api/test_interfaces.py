@@ -28,6 +28,8 @@ WITHOUT_COMMAND = {
     "offsets": "`status` shows the partitions that are behind, and `wait` reads all",
     "substreams": "`status` shows them",
     "frame": "`frames` shows it, and `wait` waits for it",
+    "consumer": "`consumers` shows it",
+    "consume": "`frames --follow` and `notify` send it",
 }
 WITHOUT_METHOD = {
     "report": "queries send it",
@@ -35,6 +37,8 @@ WITHOUT_METHOD = {
     "commit": "queries send it",
     "heartbeat": "queries send it",
     "get_batch": "`queries` has the latest batch of each query",
+    "consumer": "`consumers` has it",
+    "consume": "programs on the command line send it",
 }
 METHODS_ONLY = {
     "stream": "coordinates a query",
@@ -44,7 +48,7 @@ METHODS_ONLY = {
     "wait_for_frame": "calls `frame` until the frame is finished",
     "metrics": "names members of `status` for a metrics system",
 }
-NOT_KEYWORDS = {"from": "first", "range": "within"}
+NOT_KEYWORDS = {"from": "first", "range": "within", "as": "consumer", "exec": "command"}
 """Names in Python of parameters whose names are keywords or functions there."""
 PARAMETERS_NOT_OFFERED = {
     ("declare", "max_event_times"): "queries send it when the coordinator has lost the job",
@@ -115,7 +119,7 @@ def test_every_command_on_a_job_is_an_operation() -> None:
     of_jobs = {
         name.replace("-", "_")
         for name, command in COMMANDS.items()
-        if any(parameter.name == "job" for parameter in command.params)
+        if any((parameter.name, parameter.param_type_name) == ("job", "argument") for parameter in command.params)
     }
     assert of_jobs == {word(operation) for operation in operations().keys() - WITHOUT_COMMAND.keys()}
 

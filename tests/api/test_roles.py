@@ -36,6 +36,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "reopen": {},
     "reset": {},
     "hold": {"at_most": 5, "reason": "a test"},
+    "consume": {"owner": "o", "lease_ms": 1000},
 }
 PUBLIC = {"livez", "readyz"}
 CALLS = {
@@ -56,7 +57,7 @@ class Guarded:
 
     def send(self, operation: str, job: str, key: str | None, headers: dict[str, str] | None = None) -> httpx.Response:
         method, path = CALLS[operation]
-        url = self.process.url + path.format(job=job, query="q", batch=0, hold="h", start=0)
+        url = self.process.url + path.format(job=job, query="q", batch=0, hold="h", start=0, consumer="c")
         sent = dict(headers or {})
         if key is not None:
             sent["Authorization"] = f"Bearer {key}"

@@ -6,9 +6,10 @@ from typing import Any
 
 import schemathesis
 
-from tidegate.domain.values import EXACT_DOUBLE
+from tidegate.domain.batches import OUTPUTS_KEPT
+from tidegate.domain.values import EXACT_DOUBLE, INT64
 from tidegate.times import doubt_about
-from tidegate.views.types import PRINTABLE
+from tidegate.views.types import PRINTABLE, VERSION
 
 COLUMNS = {
     "max_event_times",
@@ -43,6 +44,7 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
     * Counts by hour do not exceed the counts of their substream.
     * Offsets are those of the committed batch, or of a batch that a heartbeat names. Open transactions are in listed
       partitions, and substreams are named after partitions with a topic and a number.
+    * A table has one version, which has 64 bits.
     """
     for given in (case.query, case.body):
         for name in TIMES & set(given if isinstance(given, dict) else ()):
@@ -60,6 +62,9 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
         _list_transactions(offsets)
         if "observed_ms" in case.body and case.body.get("after_batch") is None:
             case.body["after_batch"] = 0
+    if _are_outputs(outputs := case.body.get("outputs", [])):
+        tables = {output["table"]: min(int(output["version"]), INT64.highest) for output in outputs}
+        outputs[:] = [{"table": table, "version": str(version)} for table, version in tables.items()]
     overrides = case.body.get("overrides")
     for held_by in (case.body, *(overrides if isinstance(overrides, list) else ())):
         if isinstance(held_by, dict) and isinstance(held_by.get("policy"), dict):
@@ -71,6 +76,22 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
             throttle["size_ms"] = slide
         if _whole(throttle.get("offset_ms")):
             throttle["offset_ms"] %= throttle["size_ms"]
+
+
+def _are_outputs(outputs: Any) -> bool:
+    """Return whether a list of tables follows the schema. The coordinator must refuse any other list."""
+    return (
+        isinstance(outputs, list)
+        and len(outputs) <= OUTPUTS_KEPT
+        and all(
+            isinstance(output, dict)
+            and output.keys() == {"table", "version"}
+            and all(isinstance(text, str) for text in output.values())
+            and re.fullmatch(f"{PRINTABLE}{{1,1000}}", output["table"])
+            and re.fullmatch(VERSION, output["version"])
+            for output in outputs
+        )
+    )
 
 
 def _in_milliseconds(value: Any) -> Any:

@@ -192,15 +192,16 @@ class Coordinator:
         rows, token = parsed.rows and parsed.rows.accounting(), _claim(parsed.watermark_token)
         caught_up = None if parsed.caught_up is None else batches.CaughtUp(parsed.caught_up, parsed.caught_up_age_ms)
         offsets = None if parsed.offsets is None else parsed.offsets.columns
-        more = rows, self.now_ms, parsed.waited_ms, parsed.reported, token, caught_up, offsets
-        return self._result(self.apply(batches.commit, run, batch_id, *more))
+        more = rows, self.now_ms, parsed.waited_ms, parsed.reported, token, caught_up, offsets, parsed.table_versions
+        committed = self.apply(batches.commit, run, batch_id, *more)
+        return {**self._result(committed), "unfinished_frame": committed.unfinished_frame}
 
     def _heartbeat(self, query: str, body: Any) -> dict[str, Any]:
         parsed = HeartbeatRequest.model_validate(body)
         run = Run(query, parsed.query_id, parsed.run_id)
         token, caught_up = _claim(parsed.watermark_token), parsed.caught_up
         more = parsed.observed_ms, self.now_ms, parsed.waited_ms, parsed.after_batch, token, caught_up, None
-        told = "output_watermark" in parsed.model_fields_set, parsed.output_watermark
+        told = "output_watermark" in parsed.model_fields_set, parsed.output_watermark, parsed.table_versions
         return self._result(self.apply(batches.heartbeat, run, *more, *told))
 
     def _result(self, result: Effect) -> dict[str, Any]:

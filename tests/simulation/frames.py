@@ -19,7 +19,7 @@ class Frames:
     """The frames that were read since the last loss of state."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[int, int], Rows] = {}
+        self._told: dict[tuple[int, int], tuple[Rows, Sequence[Mapping[str, str]]]] = {}
         self._latest: dict[int, int] = {}
 
     def lose(self) -> None:
@@ -59,8 +59,30 @@ class Frames:
             raise Violation(f"Frames: generation {self._latest[start]} of the frame at {start} is gone")
         self._latest[start] = generation
         for each in frame["generations"]:
-            if self._told.setdefault((start, each["generation"]), each["rows"]) != each["rows"]:
+            content = each["rows"], each["outputs"]
+            if self._told.setdefault((start, each["generation"]), content) != content:
                 raise Violation(f"Frames: generation {each['generation']} of the frame at {start} has changed")
+
+
+def check_tables(frames: Sequence[Frame], tables: Mapping[str, Mapping[int, int]]) -> None:
+    """Check that the tables of frames have the rows of all batches that were committed when W passed the frames.
+
+    Args:
+        frames: The frames. The store must have lost no state.
+        tables: For each query, the first version of its table with the rows of each batch.
+
+    Raises:
+        Violation: If the version of a table is an earlier one.
+    """
+    for frame in frames:
+        committed = {each["query"]: each["batch_id"] for each in frame["queries"] if each["batch_id"] is not None}
+        for output in (output for each in frame["generations"] for output in each["outputs"]):
+            batch_id, version = committed.get(output["query"]), int(output["version"])
+            if batch_id is not None and version < tables[output["query"]].get(batch_id, 0):
+                raise Violation(
+                    f"Frames: the frame at {frame['start']} has version {version} of the table of {output['query']}, "
+                    f"and batch {batch_id} was written with version {tables[output['query']][batch_id]}"
+                )
 
 
 def check_counts(frames: Sequence[Frame], written: Mapping[int, int]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 from tests.simulation.coordinator import FRAMES_READ, Coordinator
 from tests.simulation.exclusions import Key
 from tests.simulation.faults import Faults
-from tests.simulation.frames import DECLARATION, FRAME_MS, check_counts
+from tests.simulation.frames import DECLARATION, FRAME_MS, check_counts, check_tables
 from tests.simulation.knowledge import Violation, below
 from tests.simulation.loop import START_MS, Loop
 from tests.simulation.network import Network
@@ -328,6 +328,7 @@ class Simulation:
                         by_frame.update(row.event_time // FRAME_MS * FRAME_MS for row in of_substream)
             frames = [asdict(frame) for frame in frames_between(job, None, None, FRAMES_READ)]
             check_counts(frames, by_frame)
+            check_tables(frames, {query.name: query.table for query in self._queries})
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Spark in a simulation: queries with their checkpoints, and the drivers that run their batches."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -75,6 +76,7 @@ class Query:
     Attributes:
         last_error: The error that ended the last run that ended by itself.
         finishers: The run that has finished each batch.
+        table: For each written batch, the first version of the query's table with its rows.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Query:
         self.drivers: list[Driver] = []
         self.last_error = "none"
         self.finishers: dict[int, str] = {}
+        self.table: dict[int, int] = {}
 
     def start(self) -> None:
         """Start a driver."""
@@ -322,6 +325,7 @@ class Driver:
     def _send(self, task: Task, request: Send) -> Any:
         observer = self._cluster.observer
         self._check_overtaken(request)
+        request = self._with_outputs(request)
         sent = observer.sends(self.run_id, request)
 
         def receive(outcome: Response | NoAnswer) -> None:
@@ -340,6 +344,13 @@ class Driver:
         else:
             self._cluster.network.send(request, receive)
         return WAITING
+
+    def _with_outputs(self, request: Send) -> Send:
+        """Return a begin, commit or heartbeat that tells the version of the query's table, and any other request."""
+        if request.body is None or not re.search(r"/batches/\d+(:commit)?$|:heartbeat$", request.path):
+            return request
+        table = {"table": self._query.name, "version": str(len(self._query.table))}
+        return replace(request, body={**request.body, "outputs": [table]})
 
     def _look_for_other_runs(self, request: Send, outcome: Response | NoAnswer) -> None:
         """Record whether another run had finished the batch of this run when the coordinator had lost it."""
@@ -399,6 +410,7 @@ class Driver:
         late = {name: [pinned is not None and row.event_time < pinned for row in rows[name]] for name in rows}
         is_finished = opened.batch_id in self._query.disk.finished
         self._cluster.observer.classified(self._query.name, self.run_id, opened, rows, late, is_finished)
+        self._query.table.setdefault(opened.batch_id, len(self._query.table) + 1)
         none = [0] * len(rows)
         highest: list[int | None] = [max(row.event_time for row in of_substream) for of_substream in rows.values()]
         lengths, slots = [len(of_substream) for of_substream in rows.values()], dict[int, list[int]]()

@@ -11,9 +11,10 @@ from tests.simulation.exhaustive import CASES, explore
 from tests.simulation.faults import RATES
 from tests.simulation.run import Simulation, statistics
 from tests.simulation.shrink import shrink
+from tidegate.domain.batches import _tell_outputs
 from tidegate.domain.completeness import RowsOfHour
 from tidegate.domain.frames import advance_frames, count_rows
-from tidegate.domain.job import JobState
+from tidegate.domain.job import JobState, Query, TableVersion
 from tidegate_spark.protocol.evidence import BatchInput, Evidence
 from tidegate_spark.sources import running
 from tidegate_spark.sources.offsets import PartitionNames, ReadPartitions, input_of
@@ -71,12 +72,20 @@ def _count_twice(job: JobState, query: str, rows: Sequence[RowsOfHour], *others:
     count_rows(job, query, [*rows, *rows[:1]], *others)
 
 
+def _tell_after_the_answer(query: Query, outputs: Sequence[TableVersion]) -> None:
+    """Store the versions that the call before has told."""
+    told = dict(query.outputs)
+    _tell_outputs(query, [TableVersion(each.table, told.get("next " + each.table, "0")) for each in outputs])
+    query.outputs |= {"next " + each.table: each.version for each in outputs}
+
+
 @pytest.mark.parametrize(
     ("name", "defect", "says"),
     [
         ("tidegate.domain.evaluate.advance_frames", _finish_when_read, "is finished, and"),
         ("tidegate.domain.evaluate.advance_frames", _lose_corrections, "has changed"),
         ("tidegate.domain.batches.count_rows", _count_twice, "were written"),
+        ("tidegate.domain.batches._tell_outputs", _tell_after_the_answer, "was written with version"),
     ],
 )
 def test_a_defect_of_frames_is_found(monkeypatch: pytest.MonkeyPatch, name: str, defect: Any, says: str) -> None:

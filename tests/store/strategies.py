@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tidegate.domain.calendar import Frames
 from tidegate.domain.completeness import RowCounts
 from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle, NoThrottle, Override
-from tidegate.domain.job import PinnedWatermark, Run, TokenClaim
+from tidegate.domain.job import PinnedWatermark, Run, TableVersion, TokenClaim
 from tidegate.domain.offsets import BatchOffsets
 from tidegate.domain.policies import (
     LimitingLag,
@@ -96,6 +96,14 @@ rows_of_frames = st.none() | st.lists(
     max_size=4,
 ).map(tuple)
 outputs = st.none() | st.tuples(st.none() | ordinary_times)
+versions = st.sampled_from(["0", "7", "9007199254740993", "9223372036854775807"])
+table_versions: st.SearchStrategy[list[TableVersion]] = st.one_of(
+    st.just([]),
+    st.dictionaries(st.sampled_from(["t", "s", "é"]), versions, max_size=2).map(
+        lambda told: [TableVersion(*each) for each in told.items()]
+    ),
+    versions.map(lambda version: [TableVersion(f"t-{number}", version) for number in range(19)]),
+)
 tokens = st.one_of(st.none(), st.none(), st.builds(TokenClaim, st.integers(0, 2), st.one_of(st.none(), ordinary_times)))
 some_names = st.lists(names, unique=True, min_size=1, max_size=3)
 caught_up_names = st.none() | st.none() | st.lists(names, unique=True, max_size=3)

@@ -19,7 +19,7 @@ from tidegate.domain.calendar import Frames
 from tidegate.domain.completeness import BatchAccounting, RowCounts, RowsOfHour
 from tidegate.domain.config import FrameThrottle, JobConfig, NoThrottle
 from tidegate.domain.frames import FrameRows, FrameStatus
-from tidegate.domain.job import Run
+from tidegate.domain.job import FrameOutput, Run, TableVersion
 from tidegate.domain.policies import LimitingLag
 from tidegate.domain.values import above
 
@@ -72,7 +72,11 @@ class Schedule:
     runs: Counter[str] = field(default_factory=Counter)
     committed: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     forced: set[str] = field(default_factory=set)
-    told: dict[tuple[int, int], FrameRows] = field(default_factory=dict)
+    told: dict[tuple[int, int], tuple[FrameRows, list[FrameOutput]]] = field(default_factory=dict)
+    versions: Counter[str] = field(default_factory=Counter)
+    tellers: Counter[str] = field(default_factory=Counter)
+    tables: dict[str, dict[str, str]] = field(default_factory=lambda: {"p": {}, "q": {}})
+    outputs_at: dict[int, list[list[FrameOutput]]] = field(default_factory=lambda: defaultdict(list))
     states: Counter[str] = field(default_factory=Counter)
     read: dict[int, int] = field(default_factory=dict)
     empty: set[int] = field(default_factory=set)
@@ -97,8 +101,23 @@ class Schedule:
             elif record.kind == "active":
                 self.forced.difference_update(record.details["substreams"])
         twin.compare_tables()
+        self.outputs_at[self.now].append(
+            [FrameOutput(query, *each) for query in ("p", "q") for each in sorted(self.tables[query].items())]
+        )
         self.check()
         return result
+
+    def tell(self, query: str) -> list[TableVersion]:
+        """Return the versions of some tables of a query, which the next command tells."""
+        if self.tellers[query] != self.runs[query]:  # another run starts without versions
+            self.tellers[query] = self.runs[query]
+            self.tables[query] = {}
+        told = []
+        for table in self.random.sample(("s", "t"), self.random.randint(0, 2)):
+            self.versions[table] += 1
+            told.append(TableVersion(table, str(2**62 + self.versions[table])))
+        self.tables[query] |= {each.table: each.version for each in told}
+        return told
 
     # -- what happens ---------------------------------------------------------------------------------------------
 
@@ -124,9 +143,11 @@ class Schedule:
         run = Run(query, "c", f"r{self.runs[query]}")
         tells = query == "q" and self.random.random() < 0.7
         written = self.twin.answers[-1].watermark if tells and self.random.random() < 0.8 else None
-        options = BeginOptions(tells_output=tells, output_watermark=written, input_age_ms=0)
+        before = {**self.tables[query]}
+        options = BeginOptions(tells_output=tells, output_watermark=written, input_age_ms=0, outputs=self.tell(query))
         begun = self.execute("begin", run, self.batch_ids[query], options=options)
         if begun is None:
+            self.tables[query] = before
             return
         names = self.random.sample(SUBSTREAMS, self.random.randint(0, len(SUBSTREAMS)))
         rows = [
@@ -149,7 +170,7 @@ class Schedule:
         rows = Counter(name for name, _ in batch.rows)
         self.execute("stage", batch.run, batch.batch_id, PartitionReport(0, highest, dict(rows)))
         if self.random.random() < 0.03:
-            self.execute("commit", batch.run, batch.batch_id, None)
+            self.execute("commit", batch.run, batch.batch_id, None, outputs=self.tell(batch.run.query))
             return
         disposition = self.random.choice(("dropped", "diverted"))
         frames: list[RowsOfHour] = []
@@ -168,15 +189,16 @@ class Schedule:
         account = BatchAccounting(tuple(counts), of_each, disposition, frames=tuple(frames))  # type: ignore[arg-type]
         for start, of_frame in added.items():
             self.committed[start].update(of_frame)
-        self.execute("commit", batch.run, batch.batch_id, account)
+        self.execute("commit", batch.run, batch.batch_id, account, outputs=self.tell(batch.run.query))
 
     def heartbeat(self) -> None:
         query = self.random.choice(("p", "q"))
         if query in self.open or not self.batch_ids[query]:
             return
-        run, named = Run(query, "c", f"r{self.runs[query]}"), {}
+        run = Run(query, "c", f"r{self.runs[query]}")
+        named: dict[str, object] = {"outputs": self.tell(query)}
         if query == "q":
-            named = {"tells_output": True, "output_watermark": self.twin.answers[-1].coalesced_watermark}
+            named |= {"tells_output": True, "output_watermark": self.twin.answers[-1].coalesced_watermark}
         self.execute("heartbeat", run, self.now, after_batch=self.batch_ids[query] - 1, **named)
 
     def act(self) -> None:
@@ -199,7 +221,10 @@ class Schedule:
         if self.random.random() < 0.5 or query not in self.twin.machine.queries:
             return
         self.has_loss = True
-        self.execute("retire", query, self.random.choice((None, query)))
+        successor = self.random.choice((None, query))
+        if successor is None or query in self.open:
+            self.tables[query].clear()
+        self.execute("retire", query, successor)
         if self.open.pop(query, None) is not None:
             pass  # the batch is abandoned: its rows are not committed
         self.runs[query] += 1
@@ -255,7 +280,7 @@ class Schedule:
             assert all(exclusion.reason not in removed for exclusion in frame.exclusions)
 
     def check_generations(self, frame: FrameStatus) -> None:
-        """Check that generations are numbered, add up to the rows of the frame, and never change."""
+        """Check that generations are numbered, add up to the rows of the frame, have its tables, and never change."""
         numbers = [each.generation for each in frame.generations]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         assert frame.generation == numbers[-1]
@@ -264,8 +289,12 @@ class Schedule:
             sums = [a + b for a, b in zip(sums, astuple(rows), strict=True)]
         assert tuple(sums) == astuple(frame.rows)
         for each in frame.generations:
-            assert self.told.setdefault((frame.start, each.generation), each.rows) == each.rows
+            content = each.rows, each.outputs
+            assert self.told.setdefault((frame.start, each.generation), content) == content
+            if frame.state != "empty":  # an empty frame is finished before it is proven empty
+                assert each.outputs in self.outputs_at[each.at_ms]
             assert each.reason == "" or sum(astuple(each.rows)), "a generation without a change"
+        assert frame.outputs == frame.generations[-1].outputs
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=["idle", "timeouts", "retention", "expected"])

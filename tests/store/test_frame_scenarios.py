@@ -1,6 +1,7 @@
 """Situations in which a frame must stay open, or must have another generation, on both machines."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,10 @@ from tidegate.domain.calendar import Frames
 from tidegate.domain.completeness import BatchAccounting, RowCounts
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frames import CONFIRMED_MS, LOSSES_KEPT, RESTORED, FrameStatus
-from tidegate.domain.job import Run, TokenClaim
+from tidegate.domain.job import FrameOutput, Run, TableVersion, TokenClaim
 from tidegate.domain.offsets import BatchOffsets
 from tidegate.domain.policies import LimitingLag
+from tidegate.store.keyspace import key_of
 
 HUNDREDS = Frames(100, correction_delay_ms=0)
 
@@ -37,9 +39,12 @@ class Job:
         )
         twin.compare_tables()
 
-    def begin(self, query: str, output: tuple[int | None] | None = None) -> Run:
+    def begin(
+        self, query: str, output: tuple[int | None] | None = None, tables: Mapping[str, int] | None = None
+    ) -> Run:
         run = Run(query, "c", "r")
         options = BeginOptions() if output is None else BeginOptions(tells_output=True, output_watermark=output[0])
+        options = replace(options, outputs=versions(tables))
         self.execute("begin", run, self.batches.get(query, 0), options=options)
         return run
 
@@ -51,9 +56,13 @@ class Job:
         is_counted: bool = True,
         output: tuple[int | None] | None = None,
         offsets: BatchOffsets | None = None,
+        tables: Mapping[str, int] | None = None,
         **times: int,
     ) -> None:
-        """Begin, report and commit a batch with a row of each substream, and updated rows of the first one."""
+        """Begin, report and commit a batch with a row of each substream, and updated rows of the first one.
+
+        The commit tells the versions of ``tables``.
+        """
         run = self.begin(query, output)
         number = self.batches.get(query, 0)
         self.batches[query] = number + 1
@@ -63,12 +72,25 @@ class Job:
         if updated:
             rows[0] = RowCounts(1, len(updated), 0, 0, 0)
         account = BatchAccounting(tuple(times), tuple(rows), frames=frames if is_counted else None)
-        self.execute("commit", run, number, account, offsets=offsets)
+        self.execute("commit", run, number, account, offsets=offsets, outputs=versions(tables))
 
-    def heartbeat(self, query: str = "p", output: tuple[int | None] | None = None) -> None:
+    def heartbeat(
+        self,
+        query: str = "p",
+        output: tuple[int | None] | None = None,
+        tables: Mapping[str, int] | None = None,
+        after: int | None = None,
+    ) -> None:
         named = {} if output is None else {"tells_output": True, "output_watermark": output[0]}
-        after = self.batches[query] - 1
-        self.execute("heartbeat", Run(query, "c", "r"), self.now, after_batch=after, **named)
+        after = self.batches[query] - 1 if after is None else after
+        outputs = versions(tables)
+        self.execute("heartbeat", Run(query, "c", "r"), self.now, after_batch=after, outputs=outputs, **named)
+
+    def reset(self) -> None:
+        answer = self.twin.driver(self.twin.store.actions.reset(self.twin.job, now_ms=self.now))
+        assert answer == self.twin.machine.reset(self.now, answer.state_epoch)
+        self.twin.compare_records()
+        self.batches.clear()
 
     def frame(self, time: int) -> FrameStatus:
         [frame] = self.twin.driver(self.twin.store.reads.frame(self.twin.job, time, self.now)).frames
@@ -76,6 +98,10 @@ class Job:
 
     def states(self, *times: int) -> list[str]:
         return [self.frame(time).state for time in times]
+
+
+def versions(tables: Mapping[str, int] | None) -> list[TableVersion]:
+    return [TableVersion(table, str(version)) for table, version in (tables or {}).items()]
 
 
 Make = Callable[..., Job]
@@ -162,10 +188,7 @@ def test_a_query_that_has_died_is_no_evidence_of_silence(make: Make) -> None:
 def test_rows_before_a_reset_are_not_counted(make: Make) -> None:
     job = make()
     job.batch(a=1150)
-    answer = job.twin.driver(job.twin.store.actions.reset(job.twin.job, now_ms=job.now))
-    assert answer == job.twin.machine.reset(job.now, answer.state_epoch)
-    job.twin.compare_records()
-    job.batches.clear()
+    job.reset()
     job.batch(a=1010)
     job.batch(a=1290)
     assert job.states(1000, 1100) == ["complete", "complete"]
@@ -386,3 +409,217 @@ def test_many_losses_are_merged(make: Make) -> None:
     frame = job.frame(1000)
     assert len(frame.exclusions) == LOSSES_KEPT
     assert sum(each.count for each in frame.exclusions) == len(names)
+
+
+# -- the versions of tables ---------------------------------------------------------------------------------------
+
+
+def outputs(job: Job, time: int) -> list[tuple[str, str, int]]:
+    """Return the tables in the latest generation of a frame."""
+    return [(each.query, each.table, int(each.version)) for each in job.frame(time).outputs]
+
+
+def told(job: Job, query: str) -> dict[str, int]:
+    """Return the versions of the tables of a query, as its status shows them."""
+    rows = job.twin.driver(job.twin.store.reads.queries(job.twin.job, job.now)).rows
+    return {each.table: int(each.version) for row in rows if row.query == query for each in row.outputs}
+
+
+def test_a_frame_has_the_versions_that_the_commit_tells_that_finishes_it(make: Make) -> None:
+    """The query of `s` finishes both frames, each at its own version. A later version does not change a record."""
+    job = make()
+    job.batch(a=1000, tables={"t": 1})
+    assert (job.states(1000), outputs(job, 1000)) == (["open"], [])
+    job.batch(a=1110, tables={"t": 2, "s": 2**63 - 1})
+    job.batch(a=1210, tables={"t": 3})
+    job.batch(a=1215, tables={"t": 4})
+    assert job.states(1000, 1100) == ["complete", "complete"]
+    assert outputs(job, 1000) == [("p", "s", 2**63 - 1), ("p", "t", 2)]
+    assert outputs(job, 1100) == [("p", "s", 2**63 - 1), ("p", "t", 3)]
+    assert told(job, "p") == {"s": 2**63 - 1, "t": 4}
+
+
+def test_a_frame_has_the_tables_of_all_queries_in_order(make: Make) -> None:
+    job = make()
+    job.batch("q", b=1000, tables={"é": 1, "t": 2})
+    job.batch(a=1000, tables={"z": 3})
+    job.batch(a=1110)
+    job.batch("q", b=1110)
+    assert outputs(job, 1000) == [("p", "z", 3), ("q", "t", 2), ("q", "é", 1)]
+
+
+def test_each_generation_keeps_its_own_versions(make: Make) -> None:
+    job = make(frames=Frames(100, correction_delay_ms=50))
+    job.batch(a=1000, tables={"t": 1})
+    job.batch(a=1110, tables={"t": 2})
+    job.batch(a=1111, updated=(1000,), tables={"t": 3})
+    job.now += 50
+    job.heartbeat(tables={"t": 4})  # the generation is due when the query tells this version
+    of_frame = job.frame(1000)
+    assert [[int(each.version) for each in generation.outputs] for generation in of_frame.generations] == [[2], [4]]
+    assert of_frame.outputs == of_frame.generations[-1].outputs == [FrameOutput("p", "t", "4")]
+
+
+def test_windows_that_are_written_after_the_commit_have_the_version_of_the_heartbeat(make: Make) -> None:
+    job = make()
+    job.batch("w", a=1000, output=(None,), tables={"t": 1})
+    job.batch("w", a=1250, output=(1000,), tables={"t": 2})
+    assert job.states(1000) == ["open"]
+    job.heartbeat("w", output=(1250,), tables={"t": 3})
+    assert (job.states(1000), outputs(job, 1000)) == (["complete"], [("w", "t", 3)])
+    job.batch("w", a=1251, updated=(1000,), output=(1250,), tables={"t": 4})
+    assert job.frame(1000).generation == 1
+    job.heartbeat("w", output=(1251,), tables={"t": 5})
+    assert (job.frame(1000).generation, outputs(job, 1000)) == (2, [("w", "t", 5)])
+
+
+def test_a_frame_that_is_proven_empty_keeps_its_versions_when_rows_come(make: Make) -> None:
+    """Its record has the versions at which everything below its end was written."""
+    job = make()
+    job.batch(a=1000, b=1000, tables={"t": 1})
+    job.execute("idle", "p", ["b"])
+    job.batch(a=1250, tables={"t": 2})
+    assert job.states(1000, 1100) == ["complete_with_exclusions", "open"]
+    job.batch(a=1251, b=1251, tables={"t": 3})
+    assert job.states(1000, 1100) == ["complete_with_exclusions", "empty"]
+    assert (outputs(job, 1000), outputs(job, 1100)) == ([("p", "t", 2)], [("p", "t", 2)])
+    job.batch(a=1252, updated=(1100,), tables={"t": 4})
+    assert [[int(of.version) for of in each.outputs] for each in job.frame(1100).generations] == [[2], [4]]
+
+
+def test_a_begin_tells_versions(make: Make) -> None:
+    """The versions of another run may be too old: it may have died between a write and the call that tells it."""
+    job = make()
+    job.batch(a=1000, tables={"t": 1, "s": 1})
+    job.begin("p", tables={"t": 2})
+    assert told(job, "p") == {"t": 2, "s": 1}
+    job.execute("commit", Run("p", "c", "r"), 1, None)
+    job.execute("begin", Run("p", "another", "r2"), 0)
+    assert told(job, "p") == {}
+
+
+def test_repeated_calls_do_not_bring_earlier_versions_back(make: Make) -> None:
+    """A proxy may deliver a copy of a call after the calls that follow it."""
+    job, run = make(), Run("p", "c", "r")
+    begin = {"options": BeginOptions(outputs=versions({"t": 1}))}
+    job.execute("begin", run, 0, **begin)
+    job.heartbeat(tables={"t": 2}, after=0)
+    job.execute("begin", run, 0, **begin)
+    assert told(job, "p") == {"t": 2}
+    job.execute("commit", run, 0, None, outputs=versions({"t": 3}))
+    job.heartbeat(tables={"t": 4}, after=0)
+    job.execute("commit", run, 0, None, outputs=versions({"t": 3}))
+    job.execute("begin", run, 0, **begin)
+    assert told(job, "p") == {"t": 4}
+    job.execute("begin", run, 1, options=BeginOptions(outputs=versions({"t": 5})))
+    job.execute("commit", run, 1, None, outputs=versions({"t": 6}))
+    job.heartbeat(tables={"t": 4}, after=0)
+    job.execute("begin", run, 1, options=BeginOptions(outputs=versions({"t": 5})))
+    assert told(job, "p") == {"t": 6}
+
+
+def test_a_run_that_takes_a_batch_over_tells_versions(make: Make) -> None:
+    """The run before may have written the rows of the batch, and died before the commit."""
+    job = make()
+    job.begin("p", tables={"t": 1})
+    run = Run("p", "c", "r2")
+    job.execute("begin", run, 0, options=BeginOptions(outputs=versions({"t": 2})))
+    assert told(job, "p") == {"t": 2}
+    job.execute("commit", run, 0, None)
+    job.execute("heartbeat", Run("p", "another", "r3"), job.now, outputs=versions({"t": 3}))
+    assert told(job, "p") == {}, "the other checkpoint has begun no batch"
+
+
+@pytest.mark.parametrize("successor", [None, "q", "p"])
+def test_versions_are_forgotten_with_their_query(make: Make, successor: str | None) -> None:
+    job = make()
+    job.batch("q", b=1000, tables={"s": 1})
+    job.batch(a=1000, tables={"t": 1})
+    job.begin("p")
+    job.execute("retire", "p", successor)
+    assert (told(job, "p"), told(job, "q")) == ({}, {"s": 1})
+    job.execute("done", "p", ["a"] if successor == "p" else [])
+    job.batch("q", a=1110, b=1110)
+    assert (job.states(1000)[0][:8], outputs(job, 1000)) == ("complete", [("q", "s", 1)])
+
+
+def test_versions_are_forgotten_by_a_reset(make: Make) -> None:
+    job = make()
+    job.batch(a=1000, tables={"t": 1})
+    job.reset()
+    job.batch(a=1000)
+    job.batch(a=1110)
+    assert (job.states(1000), outputs(job, 1000), told(job, "p")) == (["complete"], [], {})
+
+
+def test_a_query_keeps_the_twenty_tables_told_last(make: Make) -> None:
+    job = make()
+    job.batch(a=1000, tables={f"t{number:02}": number for number in range(20)})
+    job.batch(a=1001, tables={"t00": 100})
+    job.batch(a=1110, tables={"x": 1, "y": 2})
+    kept = {f"t{number:02}": number for number in range(3, 20)} | {"t00": 100, "x": 1, "y": 2}
+    assert told(job, "p") == kept
+    assert {table: version for _, table, version in outputs(job, 1000)} == kept
+    job.batch("q", b=1200, tables={"z": 1})
+    job.batch(a=1210)
+    assert len(outputs(job, 1100)) == 20 and ("q", "z", 1) not in outputs(job, 1100)
+
+
+def test_the_answers_to_a_batch_name_the_first_unfinished_frame(make: Make) -> None:
+    """A query writes it into its table, as a part of its claim."""
+    job, run, found = make(), Run("p", "c", "r"), []
+
+    def call(command: str, *arguments: object, **named: object) -> None:
+        twin = job.twin
+        result = twin.both(
+            lambda: getattr(twin.machine, command)(*arguments, now_ms=job.now, **named),
+            command_of(twin.store, command)(twin.job, *arguments, now_ms=job.now, **named),
+        )
+        page = twin.driver(twin.store.reads.frames(twin.job, now_ms=job.now))
+        assert page.unfinished == result.unfinished_frame
+        found.append(result.unfinished_frame)
+
+    for number, time in enumerate((1050, 1250, 1251)):
+        call("begin", run, number)
+        job.execute("stage", run, number, PartitionReport(0, {"a": time}, {"a": 1}))
+        account = BatchAccounting(("a",), (RowCounts(1, 0, 0, 0, 0),), frames=((time, 1, 0, 0),))
+        call("commit", run, number, account)
+        call("commit", run, number, account)
+    assert found == [None, 1000, 1000, 1000, 1200, 1200, 1200, 1200, 1200]
+    job = make(frames=None)
+    call("begin", run, 0)
+    assert found[-1] is None
+
+
+STRIPPED = """
+local function strip(packed)
+  local found = cmsgpack.unpack(packed)
+  found.outputs = nil
+  for _, one in ipairs(found) do one.outputs = nil end
+  return cmsgpack.pack(found)
+end
+for i = 1, 2 do
+  local all = redis.call('HGETALL', KEYS[i])
+  for at = 1, #all, 2 do redis.call('HSET', KEYS[i], all[at], strip(all[at + 1])) end
+end
+redis.call('SET', KEYS[3], strip(redis.call('GET', KEYS[3])))
+"""
+
+
+def test_the_state_of_a_version_without_tables_is_read(make: Make) -> None:
+    job = make()
+    job.batch(a=1000, tables={"t": 1})
+    job.batch(a=1110, tables={"t": 2})
+    job.batch(a=1111, updated=(1000,), tables={"t": 3})
+    keys = [key_of(job.twin.job, name) for name in ("frame_records", "frame_generations")]
+    keys.append(key_of(job.twin.job, "query", "p"))
+    job.twin.driver(job.twin.store.redis.eval(STRIPPED, len(keys), *keys))  # type: ignore[arg-type]
+    assert (outputs(job, 1000), told(job, "p")) == ([], {})
+    log, query = job.twin.machine.frames, job.twin.machine.queries["p"]
+    log.records = {start: replace(record, outputs=()) for start, record in log.records.items()}
+    log.generations = {
+        start: [replace(each, outputs=()) for each in of_frame] for start, of_frame in log.generations.items()
+    }
+    query.outputs = {}
+    job.batch(a=1112, updated=(1000,), tables={"t": 4})
+    assert [[int(of.version) for of in each.outputs] for each in job.frame(1000).generations] == [[], [], [4]]

@@ -14,7 +14,7 @@ from tests.support.redis_servers import RedisCluster, RedisServer, begin_move, b
 from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import TooManyJobs
-from tidegate.domain.job import Run
+from tidegate.domain.job import ConsumerPosition, Run
 from tidegate.domain.policies import LimitingLag
 from tidegate.runtime.background import Sweeper
 from tidegate.runtime.feed import Goal
@@ -84,6 +84,9 @@ def test_jobs_are_on_all_primaries_and_reads_find_all_of_them(empty: RedisCluste
         await store.begin("job-7", Run("q", "c", "r"), 0)
         pinned = await store.reads.pinned_watermark("job-7", "q", 0)
         assert pinned is not None and pinned.value == 90
+        for name in names:
+            await store.consume(name, "c", "one", 1000, ConsumerPosition(5, 0, 1))
+        assert [len((await store.reads.consumers(name)).consumers) for name in names] == [1] * MANY
         states = await store.states()
         assert sum(state.buckets for state in states) == 64
         assert {state.server for state in states} == {node.address for node in empty.nodes}

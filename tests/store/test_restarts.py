@@ -54,7 +54,7 @@ class Shipped:
             config=COMPOSE / "valkey.conf",
             user=ADMIN,
         )
-        for folder in ("coordinator", "valkey", "spark", "observe", "grafana", "people"):
+        for folder in ("coordinator", "valkey", "spark", "notifier", "observe", "grafana", "people"):
             (directory / folder).mkdir()
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         secrets = [str(COMPOSE / "secrets.sh"), str(directory), str(COMPOSE / "users.acl"), self.server.address]

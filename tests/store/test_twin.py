@@ -34,6 +34,7 @@ from tests.store.strategies import (
     runs,
     seldom,
     some_names,
+    table_versions,
     times,
     tokens,
     waits,
@@ -46,7 +47,7 @@ from tidegate.domain.batches import BeginOptions, CaughtUp, PartitionReport
 from tidegate.domain.commands import NO_DELAYS
 from tidegate.domain.completeness import BatchAccounting, LateDisposition, RowCounts, RowsByDelay, RowsOfHour
 from tidegate.domain.config import JobConfig
-from tidegate.domain.job import ConfigVersion, PinnedWatermark, Run, TokenClaim
+from tidegate.domain.job import ConfigVersion, ConsumerPosition, PinnedWatermark, Run, TableVersion, TokenClaim
 from tidegate.domain.offsets import BatchOffsets
 from tidegate.domain.results import Effect, Holder
 from tidegate.domain.values import above, highest
@@ -130,6 +131,8 @@ class Twins(RuleBasedStateMachine):
         explained = explain(self.machine, self.job_now, most)
         assert explain(held.job(self.machine.config), self.job_now, most) == explained
         for one in explained.holders if really else ():
+            if one.reason == "missing_query" and not self.can_retire(one.query):
+                break
             self.remove_holder(one)
             answer = self.twin.answers[-1]
             assert (answer.coalesced_watermark, answer.watermark) == (
@@ -158,6 +161,7 @@ class Twins(RuleBasedStateMachine):
         waited=waits,
         age=st.none() | st.integers(0, 40),
         output=outputs,
+        tables=table_versions,
         token=tokens,
     )
     def begin(
@@ -168,10 +172,11 @@ class Twins(RuleBasedStateMachine):
         waited: int,
         age: int | None,
         output: tuple[int | None] | None,
+        tables: Sequence[TableVersion],
         token: TokenClaim | None,
     ) -> None:
-        now, output = self.job_now, self.told_output(output)
-        options = BeginOptions(pinned_watermark, waited_ms=waited, input_age_ms=age)
+        now, output, tables = self.job_now, self.told_output(output), self.told_tables(tables)
+        options = BeginOptions(pinned_watermark, waited_ms=waited, input_age_ms=age, outputs=tables)
         if output is not None:
             options = replace(options, tells_output=True, output_watermark=output[0])
         begun = self.execute("begin", run, batch, options=options, token=token)
@@ -223,6 +228,10 @@ class Twins(RuleBasedStateMachine):
     def told_output(self, output: tuple[int | None] | None) -> tuple[int | None] | None:
         """Return the output watermark that a client tells, if both versions know it."""
         return output
+
+    def told_tables(self, tables: Sequence[TableVersion]) -> Sequence[TableVersion]:
+        """Return the versions of tables that a client tells, if both versions know them."""
+        return tables
 
     def understood(self, argument: Argument) -> Argument | None:
         """Return a new argument, if the serving version knows it."""
@@ -295,6 +304,7 @@ class Twins(RuleBasedStateMachine):
         caught_up=caught_up_names,
         caught_up_age=st.integers(0, 40),
         told=offsets,
+        tables=table_versions,
     )
     def commit(
         self,
@@ -311,6 +321,7 @@ class Twins(RuleBasedStateMachine):
         caught_up: Sequence[str] | None = None,
         caught_up_age: int = 0,
         told: BatchOffsets | None = None,
+        tables: Sequence[TableVersion] = (),
     ) -> None:
         now = self.job_now
         account = None
@@ -321,12 +332,25 @@ class Twins(RuleBasedStateMachine):
             account = BatchAccounting(tuple(rows), tuple(rows.values()), disposition, attributed, every, frames)
         caught_up = self.understood(caught_up)
         named = None if caught_up is None else CaughtUp(caught_up, caught_up_age)
-        more_arguments = {"reported": reported, "token": token, "caught_up": named, "offsets": self.understood(told)}
+        more_arguments: dict[str, Any] = {
+            "reported": reported,
+            "token": token,
+            "caught_up": named,
+            "offsets": self.understood(told),
+            "outputs": self.told_tables(tables),
+        }
         effect = self.execute("commit", run, batch, account, waited_ms=waited, **more_arguments)
         if effect is not None and effect.applied:
             self.record_commit(run.query, now, named)
 
-    @rule(data=st.data(), waited=waits, frames=rows_of_frames, caught_up=caught_up_names, told=offsets)
+    @rule(
+        data=st.data(),
+        waited=waits,
+        frames=rows_of_frames,
+        caught_up=caught_up_names,
+        told=offsets,
+        tables=table_versions,
+    )
     def commit_of_an_open_batch(
         self,
         data: st.DataObject,
@@ -334,11 +358,12 @@ class Twins(RuleBasedStateMachine):
         frames: tuple[RowsOfHour, ...] | None,
         caught_up: Sequence[str] | None,
         told: BatchOffsets | None,
+        tables: Sequence[TableVersion],
     ) -> None:
         if self.open:
             run, batch, _ = self.open[data.draw(st.sampled_from(sorted(self.open)))]
             rows = {} if frames is None else {"a": RowCounts(1, 0, 0, 0, 0)}
-            self.commit(run, batch, rows, waited, frames=frames, caught_up=caught_up, told=told)
+            self.commit(run, batch, rows, waited, frames=frames, caught_up=caught_up, told=told, tables=tables)
 
     @rule(
         run=runs,
@@ -349,6 +374,7 @@ class Twins(RuleBasedStateMachine):
         caught_up=caught_up_names,
         told=offsets,
         output=outputs,
+        tables=table_versions,
     )
     def heartbeat(
         self,
@@ -360,10 +386,12 @@ class Twins(RuleBasedStateMachine):
         caught_up: Sequence[str] | None,
         told: BatchOffsets | None,
         output: tuple[int | None] | None,
+        tables: Sequence[TableVersion],
     ) -> None:
         output = self.told_output(output)
         seen, caught_up, after = self.now - age, self.understood(caught_up), self.understood_batch(after)
-        more = {"after_batch": after, "token": token, "caught_up": caught_up, "offsets": self.understood(told)}
+        more: dict[str, Any] = {"after_batch": after, "token": token, "caught_up": caught_up}
+        more |= {"offsets": self.understood(told), "outputs": self.told_tables(tables)}
         if output is not None:
             more |= {"tells_output": True, "output_watermark": output[0]}
         effect = self.execute("heartbeat", run, seen, waited_ms=waited, **more)
@@ -453,6 +481,24 @@ class Twins(RuleBasedStateMachine):
     @rule(hold=st.sampled_from(["x", "y"]), at_most=ordinary_times, lasts=st.sampled_from([None, 5, 50]))
     def hold(self, hold: str, at_most: int, lasts: int | None) -> None:
         self.execute("hold", hold, at_most, duration_ms=lasts)
+
+    @rule(
+        consumer=st.sampled_from(["m", "n"]),
+        owner=st.sampled_from(["o", "p"]),
+        lease_ms=st.integers(1, 60),
+        position=st.none() | st.builds(ConsumerPosition, st.integers(1, 3), st.integers(-1, 1), st.integers(1, 2)),
+        release=st.booleans(),
+    )
+    def consume(
+        self, consumer: str, owner: str, lease_ms: int, position: ConsumerPosition | None, release: bool
+    ) -> None:
+        if self.twin.knows_consumers():
+            self.execute("consume", consumer, owner, lease_ms, position=position, release=release)
+
+    @rule(consumer=st.sampled_from(["m", "n"]))
+    def forget_consumer(self, consumer: str) -> None:
+        if self.twin.knows_consumers():
+            self.execute("forget_consumer", consumer)
 
     @rule(hold=st.sampled_from(["x", "y"]))
     def release(self, hold: str) -> None:
@@ -619,8 +665,11 @@ class UpgradedTwins(Twins):
     def told_output(self, output: tuple[int | None] | None) -> tuple[int | None] | None:
         return None
 
+    def told_tables(self, tables: Sequence[TableVersion]) -> Sequence[TableVersion]:
+        return ()
+
     def compared(self, twin: Twin) -> Twin:
-        twin.shows_offsets = lambda: type(self).is_upgraded
+        twin.shows_offsets = twin.knows_consumers = lambda: type(self).is_upgraded
         twin.compares_written = twin.compares_frames = False
         return twin
 

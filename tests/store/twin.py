@@ -75,13 +75,14 @@ class Twin:
 
     ``now`` is the time at which commands are executed. It may stand still or go back. ``answers`` are the states that
     commands have returned, and ``new_records`` the records of the last command. ``shows_offsets`` tells whether the
-    version that serves the job shows offsets, ``compares_written`` whether all versions know written watermarks, and
-    ``compares_frames`` whether all versions know frames.
+    version that serves the job shows offsets, and ``knows_consumers`` whether it knows consumers. ``compares_written``
+    tells whether all versions know written watermarks, and ``compares_frames`` whether all versions know frames.
     """
 
     compares_written = True
     compares_frames = True
     shows_offsets: Callable[[], bool] = staticmethod(lambda: True)
+    knows_consumers: Callable[[], bool] = staticmethod(lambda: True)
 
     def __init__(
         self,
@@ -203,6 +204,7 @@ class Twin:
             self._same((of_one.diverted, of_one.hours), (self.machine.diverted_rows.get(key, 0), of_hours))
             self._same(of_one.counts, self.machine.row_counts.get(key, NO_ROWS))
         self.compare_frames()
+        self.compare_consumers()
         self._same(self._due(self.driver(self._next_change_ms())), self._due(self.machine.next_change_ms()))
         for interval_ms, kept in SAMPLES_KEPT.items():
             timeline = self.driver(self.store.reads.samples(self.job, interval_ms, kept, self.now))
@@ -219,6 +221,13 @@ class Twin:
         self._same(totals, {state: count for state, count in self.machine.frames.totals.items() if count})
         learned = self.driver(self.store.reads.learned(self.job, self.now))
         self._same(learned.completions, self.machine.frames.completions)
+
+    def compare_consumers(self) -> None:
+        """Compare the leases and positions of the consumers of the frames."""
+        if not self.knows_consumers():
+            return
+        found = self.driver(self.store.reads.consumers(self.job, self.now)).consumers
+        self._same(found, [self.machine.consumers[name] for name in sorted(self.machine.consumers)])
 
     async def _next_change_ms(self) -> int | None:
         found: Any = await self.store.redis.eval(NEXT_CHANGE, 1, job_key(self.job))

@@ -106,10 +106,13 @@ def commit_rows(http: httpx.Client, path: str, batch_id: int, **rows: Any) -> No
     assert answer.status_code == 200, answer.text
 
 
-def commit_frames(http: httpx.Client, path: str, number: int, times: dict[str, int], late: int = 0) -> None:
+def commit_frames(
+    http: httpx.Client, path: str, number: int, times: dict[str, int], late: int = 0, **told: Any
+) -> dict[str, Any]:
     """Begin, report and commit a batch of the query ``q`` with a row of each substream, counted by frame.
 
-    ``late`` is a number of further rows at :data:`BASE`, which are dropped.
+    ``late`` is a number of further rows at :data:`BASE`, which are dropped. ``told`` are further members of the commit.
+    Return the answer to the commit.
     """
     batch = f"{path}/queries/q/batches/{number}"
     http.put(batch, json=RUN).raise_for_status()
@@ -119,8 +122,10 @@ def commit_frames(http: httpx.Client, path: str, number: int, times: dict[str, i
     frames = [[at, 1, 0, 0] for at in times.values()] + ([[BASE, late, 0, late]] if late else [])
     none = [0] * len(times)
     rows = {"substreams": list(times), "on_time": [1] * len(times), "late": [late, *none[1:]], "null_event_time": none}
-    answer = http.post(f"{batch}:commit", json=RUN | {"rows": rows | {"frames": frames}})
+    answer = http.post(f"{batch}:commit", json=RUN | {"rows": rows | {"frames": frames}} | told)
     assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
 
 
 def login(http: httpx.Client, key: str) -> httpx.Response:

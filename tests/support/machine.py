@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tidegate.domain import batches, commands, evaluate, frames, views
+from tidegate.domain import batches, commands, consumers, evaluate, frames, views
 from tidegate.domain.config import JobConfig
 from tidegate.domain.frames import FrameStatus
 from tidegate.domain.job import JobState
@@ -18,6 +18,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
         *(commands.create, commands.configure, commands.report),
         *(commands.declare, commands.restore, commands.idle, commands.done, commands.evict, commands.retire),
         *(commands.hold, commands.release, commands.complete, commands.reopen, commands.reset, commands.sweep),
+        *(consumers.consume, consumers.forget_consumer),
     )
 }
 

@@ -24,7 +24,7 @@ from tidegate.http.observed import Observed
 from tidegate.http.openapi import openapi_document
 from tidegate.http.problems import register
 from tidegate.http.request import Context, authorise, check_roles, refuse_unknown
-from tidegate.http.routes import actions, history, jobs, keys, monitoring, reports, state
+from tidegate.http.routes import actions, consumers, history, jobs, keys, monitoring, reports, state
 from tidegate.http.routes.hot import DOCUMENT, DirectCalls
 from tidegate.http.turns import InTurn, Turns
 from tidegate.page import actions as page_actions
@@ -50,7 +50,7 @@ MIN_OUTAGE_MS = 2000
 MISSED_SWEEPS = 10
 """The jobs are unattended if no coordinator runs for ``MIN_OUTAGE_MS``, or ``MISSED_SWEEPS`` intervals, if longer."""
 
-RESOURCES = (jobs, reports, state, history, actions, keys, monitoring)
+RESOURCES = (jobs, reports, state, history, consumers, actions, keys, monitoring)
 PAGES = (pages, page_actions, layout)
 
 

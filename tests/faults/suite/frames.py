@@ -9,23 +9,30 @@ from tests.faults.suite.checks import Losses, Violation, answers, number
 from tests.faults.suite.history import Call
 from tests.faults.suite.plan import FRAME_MS
 
-Rows = Mapping[str, int]
+Content = tuple[Mapping[str, int], Sequence[Mapping[str, str]]]
+"""The rows and the tables of a generation."""
 
 
 def check_frames(calls: Sequence[Call], losses: Losses) -> Iterator[Violation]:
     """Check the frames in all answers: those of one answer, and those of answers between the same losses."""
     reads = [call for call in answers(calls) if call.kind == "frames" and losses.shows_written(call)]
-    known: dict[tuple[int | None, int, int], tuple[Rows, Call]] = {}
+    known: dict[tuple[int | None, int, int], tuple[Content, Call]] = {}
+    told = {(call.query, each["version"]) for call in calls for each in call.body.get("outputs", ())}
     for call in reads:
         segment = losses.segment(call)
         for frame in call.answer["frames"]:
             yield from _check_frame(frame, call)
             for generation in frame["generations"] if segment is not None else ():
                 key = segment, frame["start"], generation["generation"]
-                rows, first = known.setdefault(key, (generation["rows"], call))
-                if rows != generation["rows"]:
+                content = generation["rows"], generation["outputs"]
+                before, first = known.setdefault(key, (content, call))
+                if before != content:
                     text = f"generation {key[2]} of the frame at {key[1]} has two contents"
                     yield Violation("frames", text, (first, call))
+                for each in generation["outputs"]:
+                    if (each["query"], each["version"]) not in told:
+                        text = f"the frame at {key[1]} has version {each['version']} of the table of {each['query']}"
+                        yield Violation("frames", f"{text}, which no call has told", (call,))
     yield from _check_progress(reads, losses)
 
 

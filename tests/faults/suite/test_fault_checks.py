@@ -266,6 +266,15 @@ def test_a_generation_with_two_contents_is_found(calls: Sequence[Call]) -> None:
 
 
 @batches
+def test_an_inexact_version_of_a_table_is_found(calls: Sequence[Call]) -> None:
+    """A double rounds the versions."""
+    read, frame = _finished(calls)
+    (output,) = frame["generations"][0]["outputs"]
+    output["version"] = str(int(float(output["version"])))
+    assert any(read in violation.calls for violation in check_frames(calls, NO_LOSS))
+
+
+@batches
 def test_a_frame_that_is_open_again_is_found(calls: Sequence[Call]) -> None:
     read, frame = _finished(calls)
     other = deepcopy(read)

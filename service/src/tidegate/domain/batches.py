@@ -6,7 +6,7 @@ reports of its partitions, and ``commit`` applies them. ``heartbeat`` reports th
 This is the model. In a coordinator, ``store/lua/batches.lua`` does the same.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegate.domain.completeness import NO_ROWS, BatchAccounting, RowsByDelay
@@ -21,7 +21,15 @@ from tidegate.domain.errors import (
     ReportsMissing,
 )
 from tidegate.domain.evaluate import accept_token, advance_clock, evaluate, merged_watermark, reply, time_out_caught_up
-from tidegate.domain.frames import confirm_silence, count_rows, lose, miss_rows, wrote_results
+from tidegate.domain.frames import (
+    committed_batch,
+    confirm_silence,
+    count_rows,
+    lose,
+    miss_rows,
+    unfinished_frame,
+    wrote_results,
+)
 from tidegate.domain.history import NAMES_KEPT, Kind, named
 from tidegate.domain.job import (
     Exclusion,
@@ -30,6 +38,7 @@ from tidegate.domain.job import (
     Query,
     Run,
     Staged,
+    TableVersion,
     TokenClaim,
     raise_each,
     set_each,
@@ -47,11 +56,13 @@ from tidegate.domain.observe import (
     set_aside_future,
 )
 from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, advance, substream_changes
-from tidegate.domain.results import Begun, Effect
+from tidegate.domain.results import Begun, Committed, Effect
 from tidegate.domain.values import by_value, highest, member
 
 PINNED_WATERMARKS_KEPT = 100
 """Minimum number of pinned watermarks that a query keeps, equal to Spark's default of ``minBatchesToRetain``."""
+OUTPUTS_KEPT = 20
+"""Maximum number of tables of a query whose versions are kept, those told last."""
 
 # begin
 
@@ -67,6 +78,7 @@ class BeginOptions:
         input_age_ms: This batch and earlier batches contain all input that is at least this old; None if unknown.
         tells_output: Whether the client tells the output watermark of the query.
         output_watermark: The output watermark; None if the query has written nothing, or does not tell it.
+        outputs: Versions of tables that the query writes.
     """
 
     sent: PinnedWatermark | None = None
@@ -75,6 +87,7 @@ class BeginOptions:
     input_age_ms: int | None = 0
     tells_output: bool = False
     output_watermark: int | None = None
+    outputs: Sequence[TableVersion] = ()
 
 
 DEFAULTS = BeginOptions()
@@ -111,6 +124,10 @@ def begin(
     accept_token(job, token)
     joined = not is_replay and _joins(job, run.query)
     query = _enter(job, run, options.waited_ms)
+    # A delayed begin must not replace the versions that the commit of the batch, or a heartbeat, has told since.
+    is_taken_over = batch_id == query.latest and query.open and query.begun_by != run.run_id
+    if not is_replay or is_taken_over:
+        _tell_outputs(query, options.outputs)  # before a lost commit is made up for, which may finish frames
     match stored:
         case None:  # a new batch
             pinned = _open(job, run, query, batch_id, options.sent, options)
@@ -130,7 +147,17 @@ def begin(
     # Rows of the batch at its pinned watermark or above are on time, and their results are not yet written.
     told = highest(query.output_watermark, options.output_watermark)
     query.output_watermark = min(told, pinned, key=by_value)
-    return Begun(reply(job), pinned, is_replay, joined, latest_event_time(job), previous, previous_open, job.revision)
+    state, latest = reply(job), latest_event_time(job)
+    return Begun(state, pinned, is_replay, joined, latest, previous, previous_open, job.revision, unfinished_frame(job))
+
+
+def _tell_outputs(query: Query, outputs: Iterable[TableVersion]) -> None:
+    """Replace the versions of tables that a query writes. Keep the tables told last."""
+    for each in outputs:
+        query.outputs.pop(each.table, None)
+        query.outputs[each.table] = each.version
+    for table in [*query.outputs][:-OUTPUTS_KEPT]:
+        del query.outputs[table]
 
 
 def _stored_pin(query: Query, batch_id: int, is_replay: bool, sent: PinnedWatermark | None) -> PinnedWatermark | None:
@@ -282,7 +309,8 @@ def commit(
     token: TokenClaim | None = None,
     caught_up: CaughtUp | None = None,
     offsets: BatchOffsets | None = None,
-) -> Effect:
+    outputs: Sequence[TableVersion] = (),
+) -> Committed:
     """Apply the staged reports of a batch and account for its rows, exactly once; a repeated commit changes nothing.
 
     Args:
@@ -297,6 +325,7 @@ def commit(
         caught_up: Substreams whose input up to a time is in this batch or an earlier batch. The time of the begin then
             does not count. None: the time of the begin counts for all substreams of the query.
         offsets: The offsets of the batch in the partitions of its source; None if the client does not know them.
+        outputs: Versions of tables that the query writes.
 
     Raises:
         QueryFenced, QueryRetired, BatchNotBegun: If this run has not begun the batch.
@@ -311,6 +340,7 @@ def commit(
     _contact(job, run.query, query)
     _add_outage(query, waited_ms)
     if is_open:
+        _tell_outputs(query, outputs)
         lost = _apply_offsets(job, run, query, batch_id, offsets)
         _commit_staged(job, run.query, query, caught_up)
         _lose_each(job, lost)
@@ -321,7 +351,7 @@ def commit(
         is_counted = accounting is not None and accounting.frames is not None
         if accounting is None or (accounting.counts and not is_counted) or query.begun_revision < job.frames.revision:
             miss_rows(job)
-    return Effect(reply(job), is_open)
+    return Committed(reply(job), is_open, unfinished_frame(job))
 
 
 def _lose_each(job: JobState, lost: Iterable[Exclusion]) -> None:
@@ -423,6 +453,7 @@ def heartbeat(
     offsets: BatchOffsets | None = None,
     tells_output: bool = False,
     output_watermark: int | None = None,
+    outputs: Sequence[TableVersion] = (),
 ) -> Effect:
     """Advance the idle clock of a query that was caught up, and raise its output watermark; neither goes back.
 
@@ -442,6 +473,8 @@ def heartbeat(
         offsets: The offsets of ``after_batch`` or an earlier batch; None if the client has no offsets to tell.
         tells_output: Whether the client tells the output watermark of the query.
         output_watermark: The output watermark; None if the query has written nothing, or the client does not tell it.
+        outputs: Versions of tables that the query writes. They are ignored if the coordinator has committed a batch
+            after ``after_batch``, whose commit has told later ones.
 
     Raises:
         QueryFenced, QueryRetired, CheckpointConflict: If this run may not continue the query.
@@ -457,6 +490,10 @@ def heartbeat(
         applies = after_batch is not None and after_batch == query.previous and not query.previous_open
     else:
         applies = after_batch in (None, query.latest)
+    committed = committed_batch(job, run.query)
+    is_current = not query.open if after_batch is None else committed is None or after_batch >= committed
+    if is_current and run.query_id == query.query_id:
+        _tell_outputs(query, outputs)
     is_told = tells_output and after_batch is not None and query.latest is not None and after_batch >= query.latest
     if is_told and not query.open and run.query_id == query.query_id:
         wrote_results(job, run.query)
@@ -526,6 +563,7 @@ def _enter(job: JobState, run: Run, waited_ms: int) -> Query:
     before = query.run_id
     if run.run_id != before:
         query.run_id, query.waited_ms = run.run_id, 0
+        query.outputs.clear()  # the previous run may have written a version that it has not told
         if before:  # "" if the query was retired before its first call
             query.fenced_runs = [*query.fenced_runs, before][-PINNED_WATERMARKS_KEPT:]
             job.history.write(job.now_ms, Kind.FENCED, query=run.query, run_id=before)
@@ -561,3 +599,4 @@ def give_up(job: JobState, name: str, reason: str) -> None:
     query.open, query.released, query.begun_ms, query.retired = False, False, None, True
     wrote_results(job, name)
     query.staged = Staged()
+    query.outputs.clear()

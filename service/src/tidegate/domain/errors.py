@@ -223,6 +223,47 @@ class HoldNotFound(DomainError):
     fields = ("hold",)
 
 
+class ConsumerNotFound(DomainError):
+    """Raised when the job has no consumer with the given name."""
+
+    text = "The job has no consumer {consumer!r}; GET .../consumers lists its consumers."
+    fields = ("consumer",)
+
+
+class ConsumerHeld(DomainError):
+    """Raised when another process has the lease of the consumer."""
+
+    text = "Process {owner} works for consumer {consumer!r} until {until_ms}; wait until then, or stop that process."
+    fields = ("consumer", "owner", "until_ms")
+
+
+class ConsumerTakenOver(DomainError):
+    """Raised when another process has taken over the consumer since the caller had its lease."""
+
+    text = (
+        "Process {owner} has taken over consumer {consumer!r}; take the lease with a PUT without position, and "
+        "continue from the position in its answer."
+    )
+    fields = ("consumer", "owner")
+
+
+class ConsumerAhead(DomainError):
+    """Raised when the position of the consumer is after the one in the call."""
+
+    text = (
+        "The position of consumer {consumer!r} is generation {generation} of the frame at {start}, made at {at_ms}, "
+        "and moves only forward; send a later position, or forget the consumer to deliver all frames again."
+    )
+    fields = ("consumer", "at_ms", "start", "generation")
+
+
+class TooManyConsumers(DomainError):
+    """Raised when a new consumer would exceed the limit on the consumers of a job."""
+
+    text = "The job has {limit} consumers, which is the limit; forget those that no program uses."
+    fields = ("limit",)
+
+
 class ClockJumped(DomainError):
     """Raised when the clock of Redis has jumped ahead."""
 

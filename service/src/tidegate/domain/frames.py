@@ -13,6 +13,8 @@ excluded below its end any more. Removed substreams and lost offsets are exclusi
 A frame that may have rows that no client has counted is never empty. A query that tells its output writes the results
 that a batch has changed after the commit. Their frames wait for this.
 
+Each generation keeps the versions of the tables that queries write, as of the step that has made it.
+
 This is the model. In a coordinator, ``store/lua/frames.lua`` does the same.
 """
 
@@ -32,6 +34,7 @@ from tidegate.domain.job import (
     Exclusion,
     FrameGeneration,
     FrameLog,
+    FrameOutput,
     FrameRecord,
     JobState,
     QueryBatch,
@@ -403,6 +406,27 @@ def committed_batch(job: JobState, name: str) -> int | None:
     return query.previous if query.open else query.latest
 
 
+def table_versions(job: JobState) -> tuple[FrameOutput, ...]:
+    """Return the versions of the first 20 tables, sorted by query and table."""
+    found = [
+        FrameOutput(name, table, version)
+        for name, query in job.queries.items()
+        for table, version in query.outputs.items()
+    ]
+    return tuple(sorted(found, key=lambda each: (each.query.encode(), each.table.encode()))[:NAMES_KEPT])
+
+
+def unfinished_frame(job: JobState) -> int | None:
+    """Return the start of the first frame that is not finished; None if the job has no frame yet."""
+    frames = job.config.frames
+    first = None if frames is None else _first_unfinished(frames, job.frames)
+    return None if frames is None or first is None else frames.start_of(first)
+
+
+def _first_unfinished(frames: Frames, log: FrameLog) -> int | None:
+    return log.unfinished if log.has_begun else _first_number(frames, log)
+
+
 def _first_number(frames: Frames, log: FrameLog, default: int | None = None) -> int | None:
     """Return the number of the first frame that W has not passed; None if the job has no frame.
 
@@ -420,13 +444,16 @@ def _finish(job: JobState, frames: Frames, log: FrameLog, written: int) -> None:
     reached = min(frames.number_of(written), log.unread)
     waiting = [number for start in _unwritten(log) if (number := frames.number_of(start)) >= log.unfinished]
     reached = min([reached, *waiting])
+    outputs = table_versions(job)
     for _ in range(FINISHED_AT_ONCE):
         if reached <= log.unfinished:
             return
         record = record_of(log, frames.start_of(log.unfinished))
         assert record is not None
         end = min(record.end, frames.start_of(reached))
-        finished = replace(record, end=end, finished_ms=job.now_ms, uncounted_up_to=log.uncounted_up_to)
+        finished = replace(
+            record, end=end, finished_ms=job.now_ms, uncounted_up_to=log.uncounted_up_to, outputs=outputs
+        )
         if record.generation <= log.base:  # the watermark was restored: an event about the frame may exist
             finished = replace(finished, generation=log.base + 1, reason=log.reason)
             log.latest_generation = max(log.latest_generation, finished.generation)
@@ -534,7 +561,7 @@ def _make_generations(job: JobState, frames: Frames, log: FrameLog, starts: Iter
             continue
         of_frame = log.generations.setdefault(start, [])
         generation = max(of_frame[-1].generation if of_frame else record.generation, log.base) + 1
-        of_frame.append(FrameGeneration(generation, job.now_ms, "rows", added))
+        of_frame.append(FrameGeneration(generation, job.now_ms, "rows", added, table_versions(job)))
         if len(of_frame) > GENERATIONS_KEPT:
             first, second = of_frame[:2]
             of_frame[:2] = [replace(second, added=first.added + second.added)]
@@ -633,6 +660,10 @@ class Generation:
         example="rows",
     )
     rows: FrameRows = described("Rows that the generation adds.")
+    outputs: list[FrameOutput] = described(
+        "The first 20 tables with their versions when the generation was made, as the queries have told them, sorted "
+        "by query and table. Of a frame that was proven empty later: when the written watermark passed its end."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -684,6 +715,10 @@ class FrameStatus:
         "Idle substreams whose query had confirmed that they have no data. They are no exclusions.", example=None
     )
     queries: list[QueryBatch] = described("The first 20 queries with their latest batches at that time.")
+    outputs: list[FrameOutput] = described(
+        "Versions of tables in the latest generation. At these versions, the tables contain all results of the frame. "
+        "Empty if the frame is open."
+    )
     watermark: int | None = described("Watermark that passed the end of the frame.", example=1357556400000)
     record_id: str | None = described("Id of the record of the history with this watermark.", example="1357558200000-0")
     read_ms: int | None = described(
@@ -727,11 +762,16 @@ def frame_status(
         for each in (added, *(generation.added for generation in generations)):
             first = HourCounts(*(a - b for a, b in zip(astuple(first), astuple(each), strict=True)))
         if state != "open":
-            is_proven = state == "empty" and record.proven_ms is not None
+            # Frames without rows are finished when they are proven empty, also if they may have rows by then.
+            is_proven = record.proven_ms is not None and not any(astuple(rows))
             finished_ms = record.proven_ms if is_proven else record.finished_ms
+        at_ms = finished_ms or record.read_ms
         of_frame = [
-            Generation(record.generation, finished_ms or record.read_ms, record.reason, FrameRows.of(first)),
-            *(Generation(each.generation, each.at_ms, each.reason, FrameRows.of(each.added)) for each in generations),
+            Generation(record.generation, at_ms, record.reason, FrameRows.of(first), list(record.outputs)),
+            *(
+                Generation(each.generation, each.at_ms, each.reason, FrameRows.of(each.added), list(each.outputs))
+                for each in generations
+            ),
         ]
     is_open = state == "open"
     return FrameStatus(
@@ -744,6 +784,7 @@ def frame_status(
         exclusions,
         silent,
         queries,
+        [] if is_open else of_frame[-1].outputs,
         None if record is None else record.watermark,
         None if record is None else record.record,
         None if record is None else record.read_ms,
@@ -778,7 +819,7 @@ def count_frames(job: JobState) -> FrameCounts | None:
     if frames is None:
         return None
     latest = [*log.rows, *([] if job.max_event_time is None else [job.max_event_time])]
-    first = log.unfinished if log.has_begun else _first_number(frames, log)
+    first = _first_unfinished(frames, log)
     open_frames = 0
     if first is not None:
         open_frames = max(max(map(frames.number_of, latest), default=first - 1) + 1 - first, 0)

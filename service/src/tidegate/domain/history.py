@@ -122,7 +122,8 @@ class Record:
                         ``diverted``
     frames              the declaration of the frames changed: ``every``, ``offset_ms``, ``time_zone``
     action              an operator's command: ``action``, ``actor``, ``reason``, and its object: ``query``, ``count``,
-                        ``substreams``; ``successor`` of a query; ``hold``, ``at_most``; ``up_to`` of the input
+                        ``substreams``; ``successor`` of a query; ``hold``, ``at_most``; ``up_to`` of the input;
+                        ``consumer``
     =================== =============================================================================================
     """
 

@@ -87,6 +87,21 @@ class Substream:
         return highest(self.watermark, self.policy_state.watermark)
 
 
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A version of a table that a query writes.
+
+    The version is a text of digits: ids of snapshots have 64 bits, and a double holds 53 of them exactly.
+    """
+
+    table: str = described("Name of the table.", example="lake.db.hours")
+    version: str = described(
+        "Version of the table: of Delta Lake its number, of Iceberg the id of the snapshot. It is a text, because most "
+        "programs that read JSON round numbers above 2^53.",
+        example="5937117119577207000",
+    )
+
+
 @dataclass(slots=True)
 class Staged:
     """The staged reports of a query: highest times by substream, and rows and delays by partition and substream.
@@ -130,7 +145,8 @@ class Query:
     ``output_watermark`` is written. ``begun_revision`` is the revision of the configuration when the latest batch
     began. ``confirmed_ms`` is the observed time of the job at which the query last gave evidence for all its idle
     substreams, if the job declares frames: it had read all their input up to the processing time
-    ``confirmed_until_ms``.
+    ``confirmed_until_ms``. ``outputs`` contains the versions of the tables that the query writes, by table, the one
+    told last at the end.
     """
 
     query_id: str
@@ -153,6 +169,7 @@ class Query:
     begun_revision: int = 1
     confirmed_ms: int | None = None
     confirmed_until_ms: int | None = None
+    outputs: dict[str, str] = field(default_factory=dict)
     idle_clock_observed_ms: int | None = None
     waited_ms: int = 0
     outage_ms: int = 0
@@ -186,6 +203,44 @@ class Hold:
     def in_force(self, now_ms: int) -> bool:
         """Return whether the hold is in force at ``now_ms``."""
         return self.expires_ms is None or self.expires_ms > now_ms
+
+
+# Consumers of frames
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ConsumerPosition:
+    """The position of a consumer: the last generation of a frame that it has delivered.
+
+    Generations have a total order: by the time at which they were made, then by frame, then by number.
+    """
+
+    at_ms: int = described("Processing time at which the generation was made (`at_ms`).", example=1357558201000)
+    start: int = described("Start of the frame.", example=1357552800000)
+    generation: int = described("Number of the generation.", example=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A program that delivers each generation of each frame, with one or several processes.
+
+    Attributes:
+        consumer: Name of the consumer.
+        owner: Process that has, or had, the lease.
+        lease_until_ms: Processing time at which the lease ends.
+        position: Everything up to this position is delivered; None: nothing is delivered.
+        moved_ms: Processing time of the last movement of the position; None if it has not moved.
+    """
+
+    consumer: str
+    owner: str
+    lease_until_ms: int
+    position: ConsumerPosition | None = None
+    moved_ms: int | None = None
+
+
+MAX_CONSUMERS = 100
+"""Maximum number of consumers of a job."""
 
 
 # Frames
@@ -248,6 +303,15 @@ class QueryBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class FrameOutput:
+    """A table that a query writes, with its version when a generation of a frame was made."""
+
+    query: str = described("Name of the query.", example="hourly")
+    table: str = described("Name of the table.", example="lake.db.hours")
+    version: str = described("Version of the table, as the query has told it.", example="5937117119577207000")
+
+
+@dataclass(frozen=True, slots=True)
 class FrameRecord:
     """The record of consecutive frames that W passed in one step, and that the same exclusions concern.
 
@@ -265,6 +329,7 @@ class FrameRecord:
             were finished, or proven empty.
         finished_ms: Processing time of the step that finished the frames; None if they are not finished.
         proven_ms: Processing time of the step that proved frames without rows empty; None if no step has.
+        outputs: Versions of the first 20 tables when the frames were finished.
         record: Id of the record of the history about the step; None in the model.
     """
 
@@ -280,17 +345,19 @@ class FrameRecord:
     uncounted_up_to: int | None
     finished_ms: int | None = None
     proven_ms: int | None = None
+    outputs: tuple[FrameOutput, ...] = ()
     record: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FrameGeneration:
-    """A generation of a finished frame after its first: the rows that were added, and when and why."""
+    """A generation of a finished frame after its first: the rows that were added, when and why, and the tables then."""
 
     generation: int
     at_ms: int
     reason: str
     added: HourCounts
+    outputs: tuple[FrameOutput, ...] = ()
 
 
 class Completion(NamedTuple):
@@ -405,6 +472,7 @@ class JobState:
     queries: dict[str, Query] = field(default_factory=dict)
     last_seen: dict[str, int] = field(default_factory=dict)
     holds: dict[str, Hold] = field(default_factory=dict)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
 
     row_counts: dict[SubstreamKey, RowCounts] = field(default_factory=dict)
     reported_rows: dict[SubstreamKey, int] = field(default_factory=dict)

@@ -62,6 +62,16 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed(Effect):
+    """The result of the command ``commit``.
+
+    ``unfinished_frame`` is the start of the first frame that is not finished; None if the job has no frame yet.
+    """
+
+    unfinished_frame: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Begun:
     """The result of the command ``begin``.
 
@@ -69,7 +79,8 @@ class Begun:
     unexpected query joined a job that has a watermark; its rows below the watermark are late. Event times after
     ``latest_event_time`` are set aside. ``previous_batch_id`` and ``previous_open`` describe the latest batch of this
     checkpoint before this call; if this call repeats the begin of an open batch, before the first begin. A client
-    compares both with its own commits to detect that the store has lost its latest writes.
+    compares both with its own commits to detect that the store has lost its latest writes. ``unfinished_frame`` is the
+    start of the first frame that is not finished; None if the job has no frame yet.
     """
 
     state: JobWatermark
@@ -80,3 +91,4 @@ class Begun:
     previous_batch_id: int | None = None
     previous_open: bool = False
     revision: int = 1
+    unfinished_frame: int | None = None

@@ -1,6 +1,6 @@
 """The reads of a job: its summary, substreams and queries, its health, and what holds its watermark."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
@@ -17,7 +17,7 @@ from tidegate.domain.evaluate import (
 )
 from tidegate.domain.frames import FrameCounts, count_frames
 from tidegate.domain.history import History
-from tidegate.domain.job import Hold, JobState, Substream, SubstreamState
+from tidegate.domain.job import Hold, JobState, Substream, SubstreamState, TableVersion
 from tidegate.domain.offsets import OffsetsStatus
 from tidegate.domain.results import Holder, JobWatermark
 from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, described
@@ -188,6 +188,12 @@ class QueryStatus:
     offsets: OffsetsStatus | None = described(
         "How far the query has read the partitions of Kafka. Null if the batches have not told their offsets."
     )
+    outputs: list[TableVersion] = described("Versions of the tables that the query writes, sorted by table.")
+
+
+def sorted_outputs(outputs: Iterable[TableVersion]) -> list[TableVersion]:
+    """Return versions of tables, sorted by table."""
+    return sorted(outputs, key=lambda each: each.table.encode())
 
 
 def queries(job: JobState) -> list[QueryStatus]:
@@ -210,6 +216,7 @@ def queries(job: JobState) -> list[QueryStatus]:
             tells_output=query.tells_output,
             output_watermark=query.output_watermark,
             offsets=OffsetsStatus.of(query.checkpoint_offsets),
+            outputs=sorted_outputs(TableVersion(*each) for each in query.outputs.items()),
         )
         for name, query in sorted(job.queries.items())
     ]

@@ -3,14 +3,14 @@
 import re
 from collections.abc import Sequence
 from operator import gt
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from tidegate.domain.batches import BeginOptions
+from tidegate.domain.batches import OUTPUTS_KEPT, BeginOptions
 from tidegate.domain.completeness import ENTRIES_KEPT, BatchAccounting, LateDisposition, RowCounts, sum_by_hour
-from tidegate.domain.job import PinnedWatermark
+from tidegate.domain.job import PinnedWatermark, TableVersion
 from tidegate.domain.offsets import BatchOffsets
 from tidegate.store.pieces import Pieces, accounting_pieces, direct_pieces, partition_pieces
 from tidegate.views.substreams import QUERY_ID
@@ -31,10 +31,12 @@ from tidegate.views.types import (
     RowsByHour,
     SomeNames,
     SubstreamsRequest,
+    Text,
+    Version,
     WaitMs,
     check_equal_lengths,
 )
-from tidegate.views.watermark import WatermarkState
+from tidegate.views.watermark import CommandResult, WatermarkState
 
 ROW_COLUMNS = ("on_time", "late", "null_event_time", "updated", "future", "hours")
 
@@ -246,8 +248,25 @@ class Report(SubstreamsRequest):
         return {"substreams": [], **dict.fromkeys(COLUMNS)}
 
 
+class Output(Request):
+    """A table that the query writes."""
+
+    table: Text = Field(min_length=1, max_length=1000, description="Name of the table.", examples=["lake.db.hours"])
+    version: Version = Field(
+        description="Version of the table: of Delta Lake its number, of Iceberg the id of the snapshot. It is a text, "
+        "because most programs that read JSON round numbers above 2^53.",
+        examples=["5937117119577207000"],
+    )
+
+
+def _check_outputs(outputs: list[Output]) -> list[Output]:
+    if len({each.table for each in outputs}) < len(outputs):
+        raise ValueError("a table occurs more than once; send each table once, with its latest version")
+    return outputs
+
+
 class RunReference(Request):
-    """The caller: the query's checkpoint and the current run."""
+    """The caller: the query's checkpoint and the current run, and what each call may tell about them."""
 
     query_id: Id = QUERY_ID
     run_id: Id = RUN_ID
@@ -258,6 +277,18 @@ class RunReference(Request):
         examples=[0],
     )
     watermark_token: str | None = TOKEN
+    outputs: Annotated[list[Output], AfterValidator(_check_outputs)] = Field(
+        default=[],
+        max_length=OUTPUTS_KEPT,
+        description="Tables that the query writes, with their latest versions. The versions of other tables stay. The "
+        "records of frames contain these versions. A repetition of an earlier call, and a heartbeat about an earlier "
+        "batch than the latest committed one, change no version.",
+    )
+
+    @property
+    def table_versions(self) -> list[TableVersion]:
+        """The versions of tables as an argument of the command."""
+        return [TableVersion(each.table, each.version) for each in self.outputs]
 
 
 class BeginRequest(RunReference):
@@ -299,6 +330,7 @@ class BeginRequest(RunReference):
             self.input_age_ms,
             tells_output,
             self.output_watermark,
+            self.table_versions,
         )
 
 
@@ -447,6 +479,18 @@ class HeartbeatRequest(RunReference):
     )
 
 
+UNFINISHED_FRAME = Field(
+    description="Start of the first frame that is not finished. Null if the job has no frame yet.",
+    examples=[1357552800000],
+)
+
+
+class CommitResult(CommandResult):
+    """The result of the commit of a batch."""
+
+    unfinished_frame: int | None = UNFINISHED_FRAME
+
+
 class BeginResult(WatermarkState):
     """A batch that has begun."""
 
@@ -473,3 +517,4 @@ class BeginResult(WatermarkState):
     )
     previous_open: bool = Field(description="Whether the previous batch was open.", examples=[False])
     revision: int = Field(description="Revision of the configuration.", examples=[1])
+    unfinished_frame: int | None = UNFINISHED_FRAME

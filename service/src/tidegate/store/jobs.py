@@ -17,12 +17,13 @@ from redis.exceptions import RedisError
 from tidegate.domain.batches import DEFAULTS, PINNED_WATERMARKS_KEPT, BeginOptions, CaughtUp
 from tidegate.domain.calendar import Frames
 from tidegate.domain.config import JobConfig, Throttle
+from tidegate.domain.consumers import Consumed
 from tidegate.domain.errors import DomainError
 from tidegate.domain.history import NO_AUDIT, AuditInfo
-from tidegate.domain.job import ANY_VERSION, ConfigVersion, Run, TokenClaim
+from tidegate.domain.job import ANY_VERSION, ConfigVersion, ConsumerPosition, Run, TableVersion, TokenClaim
 from tidegate.domain.offsets import BatchOffsets
 from tidegate.domain.policies import Policy
-from tidegate.domain.results import Begun, Effect, JobWatermark
+from tidegate.domain.results import Begun, Committed, Effect, JobWatermark
 from tidegate.domain.values import declarations
 from tidegate.store import replies
 from tidegate.store.clock import ClockGuard
@@ -96,6 +97,13 @@ class JobActions:
     ) -> JobWatermark:
         """Release a hold."""
         return replies.watermark_state(await self._functions.run("release", job, now_ms, hold=hold, **asdict(audit)))
+
+    async def forget_consumer(
+        self, job: str, consumer: str, audit: AuditInfo = NO_AUDIT, now_ms: int | None = None
+    ) -> JobWatermark:
+        """Remove a consumer of the job's frames."""
+        reply = await self._functions.run("forget_consumer", job, now_ms, consumer=consumer, **asdict(audit))
+        return replies.watermark_state(reply)
 
     async def declare(
         self,
@@ -300,6 +308,7 @@ class JobStore:
             input_age_ms=options.input_age_ms,
             tells_output=options.tells_output,
             output_watermark=options.output_watermark,
+            outputs=_output_argument(options.outputs),
         )
         return replies.begin_result(reply)
 
@@ -315,7 +324,8 @@ class JobStore:
         now_ms: int | None = None,
         caught_up: CaughtUp | None = None,
         offsets: BatchOffsets | None = None,
-    ) -> Effect:
+        outputs: Sequence[TableVersion] = (),
+    ) -> Committed:
         """Commit a batch, with the columns of :func:`accounting_pieces`."""
         reply = await self._functions.run_commit(
             "commit",
@@ -330,9 +340,10 @@ class JobStore:
             reported=reported,
             caught_up=caught_up and members(run.query, caught_up.substreams),
             caught_up_age_ms=caught_up and caught_up.age_ms,
+            outputs=_output_argument(outputs),
             **_offset_arguments(batch_id, offsets),
         )
-        return replies.command_result(reply)
+        return replies.commit_result(reply)
 
     async def heartbeat(
         self,
@@ -347,8 +358,9 @@ class JobStore:
         offsets: BatchOffsets | None = None,
         tells_output: bool = False,
         output_watermark: int | None = None,
+        outputs: Sequence[TableVersion] = (),
     ) -> Effect:
-        """Record that a query, or some of its substreams, was caught up, its offsets, and its output watermark."""
+        """Record that a query, or some of its substreams, was caught up, its offsets, and what it has written."""
         return await self._run(
             "heartbeat",
             job,
@@ -361,8 +373,32 @@ class JobStore:
             caught_up=None if caught_up is None else members(run.query, caught_up),
             tells_output=tells_output,
             output_watermark=output_watermark,
+            outputs=_output_argument(outputs),
             **_offset_arguments(after_batch, offsets),
         )
+
+    async def consume(
+        self,
+        job: str,
+        consumer: str,
+        owner: str,
+        lease_ms: int,
+        position: ConsumerPosition | None = None,
+        release: bool = False,
+        now_ms: int | None = None,
+    ) -> Consumed:
+        """Take or renew the lease of a consumer, and move its position."""
+        reply = await self._functions.run(
+            "consume",
+            job,
+            now_ms,
+            consumer=consumer,
+            owner=owner,
+            lease_ms=lease_ms,
+            position=None if position is None else asdict(position),
+            release=release or None,
+        )
+        return Consumed(replies.watermark_state(reply), replies.consumer(reply["consumer"]))
 
     async def sweep(self, job: str, now_ms: int | None = None) -> JobWatermark:
         """Evaluate a job because time has passed, and return its watermark."""
@@ -464,6 +500,10 @@ DERIVED = ("follows_clock", "initial_lag", "limit", "accepts_watermarks", "late_
 
 UNUSED = ("max_lag_ms",)
 """Settings that the functions do not need, because they change neither a watermark nor a record."""
+
+
+def _output_argument(outputs: Sequence[TableVersion]) -> list[dict[str, str]] | None:
+    return [asdict(each) for each in outputs] or None
 
 
 def _offset_arguments(batch_id: int | None, offsets: BatchOffsets | None) -> dict[str, Any]:

@@ -114,6 +114,7 @@ JOB_KEYS = (
     JobKey("holds", "zset of the holds: name -> value"),
     JobKey("hold_expiry", "zset of the holds that expire: name -> observed time of the expiry"),
     JobKey("hold_reasons", "hash: hold -> reason"),
+    JobKey("consumers", "hash of the consumers of the frames: name -> owner, lease and position, packed"),
     JobKey("journal", "stream of records: see tidegate.domain.history"),
     JobKey("timeline", "list of samples of the watermark: see tidegate.domain.history", "interval"),
     JobKey("lagged", "zset of the clock-driven substreams: member -> watermark by the lag alone", "limit"),
@@ -132,6 +133,10 @@ JOB_KEYS = (
     JobKey("hour_rows", "hash: member ('': the job; '?': no substream) -> rows of this hour", "hour"),
     JobKey("hour_late", "hash: 'updated|dropped|diverted <member>' -> rows of this hour", "hour"),
 )
+
+
+KEPT_BY_RESET = ("journal", "consumers")
+"""Keys that a reset of the job keeps, besides its hash and its timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +226,7 @@ def lua_keys() -> str:
 
     ``key.enter`` sets the strings to the keys of a job.
     """
-    of_job = [key.name for key in JOB_KEYS if not key.per and key.name != "journal"]
+    of_job = [key.name for key in JOB_KEYS if not key.per and key.name not in KEPT_BY_RESET]
     of_query = [key.name for key in JOB_KEYS if key.per == "query"]
     lines = [
         f"local key = {{wake = '{WAKE}', of_job = {_list(of_job)}, of_query = {_list(of_query)}}}",
@@ -234,7 +239,7 @@ def lua_keys() -> str:
         "if keys[1] == key.job then return end",
         "key.job, key.sweeps, key.jobs, key.deleted, key.incarnation, key.attendance = unpack(keys, 1, 6)",
         "key.name = string.match(keys[1], '{(.*)}$') or string.match(keys[1], '}/(.*)$')",  # or the tag is a bucket
-        "key.journal = key.job .. ':journal'",
+        *(f"key.{name} = key.job .. ':{name}'" for name in KEPT_BY_RESET),
         "for _, name in ipairs(key.of_job) do key[name] = key.job .. ':' .. name end",
         "end",
         "function key.job_named(name)",  # a job of the same bucket

@@ -13,13 +13,13 @@ from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from tidegate.domain import batches, completeness, frames, history, policies
+from tidegate.domain import batches, completeness, frames, history, job, policies
 from tidegate.domain.config import LIMITS, POLICY_LIMITS
 from tidegate.store.keyspace import SCHEMA, SCHEMA_IN_STEPS, TOMBSTONE_KEPT_MS, lua_keys
 
 READS = (
     *("status", "substreams", "queries", "completeness", "late", "history", "timeline", "distribution", "staged"),
-    *("frames", "learned"),
+    *("frames", "learned", "consumers"),
 )
 PREFIX = "tidegate_"
 
@@ -49,7 +49,7 @@ REPLIES_KEPT, REPLIES_KEPT_MS = 16, 60_000
 All attempts of a coordinator together take less time."""
 ACTIONS = (
     *("complete", "configure", "declare", "done", "evict", "hold", "idle", "release", "reopen", "reset", "restore"),
-    "retire",
+    *("retire", "forget_consumer"),
 )
 """Commands that have another effect or another reply if they are repeated. Each call has an id, ``args.call``.
 
@@ -74,6 +74,8 @@ CONSTANTS = {
     "HOURS_KEPT": completeness.HOURS_KEPT,
     "ENTRIES_KEPT": completeness.ENTRIES_KEPT,
     "PINNED_WATERMARKS_KEPT": batches.PINNED_WATERMARKS_KEPT,
+    "OUTPUTS_KEPT": batches.OUTPUTS_KEPT,
+    "MAX_CONSUMERS": job.MAX_CONSUMERS,
     **{
         name: getattr(frames, name)
         for name in (

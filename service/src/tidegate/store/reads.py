@@ -18,6 +18,7 @@ from tidegate.store.connection import is_failed_function
 from tidegate.store.functions import Functions, Reply, map_of, reply_of
 from tidegate.store.keyspace import Keyspace
 from tidegate.store.replies import (
+    ConsumersReply,
     Delays,
     Distribution,
     FramesReply,
@@ -192,6 +193,10 @@ class JobReads:
         return FramesReply.of(
             await self._functions.run("frames", job, now_ms, first=time, last=time, most=1, is_any=True)
         )
+
+    async def consumers(self, job: str, now_ms: int | None = None) -> ConsumersReply:
+        """Return the consumers of the frames of a job, sorted by name."""
+        return ConsumersReply.of(await self._functions.run("consumers", job, now_ms))
 
     async def learned(self, job: str, now_ms: int | None = None) -> Learned:
         """Return what predicts when the open frames of a job will be complete."""

@@ -15,22 +15,26 @@ from tidegate.domain.frames import FrameBounds, FrameCounts, FrameStatus, frame_
 from tidegate.domain.history import LISTS, NUMBERS, Record, Sample
 from tidegate.domain.job import (
     Completion,
+    Consumer,
+    ConsumerPosition,
     ExcludedSubstream,
     Exclusion,
     FrameGeneration,
+    FrameOutput,
     FrameRecord,
     Hold,
     JobState,
     Query,
     QueryBatch,
     Substream,
+    TableVersion,
 )
 from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, OffsetsStatus
 from tidegate.domain.policies import Moment, PolicyState, TimestampHistory
 from tidegate.domain.prediction import Predictor, pace_of
-from tidegate.domain.results import Begun, Effect, Holder, HoldReason, JobWatermark
+from tidegate.domain.results import Begun, Committed, Effect, Holder, HoldReason, JobWatermark
 from tidegate.domain.values import SubstreamKey, matches, member
-from tidegate.domain.views import Health, JobSummary, QueryStatus, SubstreamStatus, health
+from tidegate.domain.views import Health, JobSummary, QueryStatus, SubstreamStatus, health, sorted_outputs
 from tidegate.store.functions import Reply, map_of
 
 Row = TypeVar("Row")
@@ -73,6 +77,11 @@ def command_result(reply: Reply) -> Effect:
     return Effect(watermark_state(reply), bool(reply.get("applied")))
 
 
+def commit_result(reply: Reply) -> Committed:
+    """Return the result of the command ``commit`` in a reply."""
+    return Committed(watermark_state(reply), bool(reply.get("applied")), reply.get("unfinished_frame"))
+
+
 def begin_result(reply: Reply) -> Begun:
     """Return the result of the command ``begin`` in a reply."""
     return row_of(Begun, reply, state=watermark_state(reply))
@@ -81,6 +90,26 @@ def begin_result(reply: Reply) -> Begun:
 def hold(found: Sequence[Any]) -> Hold:
     """Return the hold in a part of a reply."""
     return row_of(Hold, map_of(found))
+
+
+def consumer(found: Any) -> Consumer:
+    """Return the consumer in a part of a reply."""
+    of = map_of(found)
+    position = None if of.get("position") is None else row_of(ConsumerPosition, map_of(of["position"]))
+    return row_of(Consumer, of, position=position)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumersReply:
+    """The consumers of a job's frames, sorted by name."""
+
+    state: JobWatermark
+    consumers: list[Consumer]
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """Return the consumers in a reply."""
+        return cls(watermark_state(reply), sorted(map(consumer, reply["consumers"]), key=attrgetter("consumer")))
 
 
 def summary(reply: Reply) -> JobSummary:
@@ -281,7 +310,12 @@ def _frame_record(found: Any) -> FrameRecord:
         exclusions=tuple(map(_excluded, of["exclusions"])),
         silent=None if of.get("silent") is None else _excluded(of["silent"]),
         queries=tuple(row_of(QueryBatch, map_of(each)) for each in of["queries"]),
+        outputs=_outputs(of["outputs"]),
     )
+
+
+def _outputs(found: Sequence[Any]) -> tuple[FrameOutput, ...]:
+    return tuple(row_of(FrameOutput, map_of(each)) for each in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +354,9 @@ class FramesReply:
 
 def _frame(of: Reply, records: Sequence[FrameRecord], uncounted_up_to: int | None) -> FrameStatus:
     generations = [
-        FrameGeneration(each["generation"], each["at_ms"], each["reason"], row_of(HourCounts, each))
+        FrameGeneration(
+            each["generation"], each["at_ms"], each["reason"], row_of(HourCounts, each), _outputs(each["outputs"])
+        )
         for each in map(map_of, of["generations"])
     ]
     changes = None if of.get("added") is None else (of["changes_due_ms"], row_of(HourCounts, map_of(of["added"])))
@@ -358,7 +394,15 @@ class QueriesReply:
         """Return the table of queries in a reply."""
         found = sorted(map(map_of, reply["rows"]), key=itemgetter("query"))
         offsets = {row["query"]: committed_offsets(row) for row in found if row.get("offsets")}
-        rows = [row_of(QueryStatus, row, offsets=OffsetsStatus.of(offsets.get(row["query"]))) for row in found]
+        rows = [
+            row_of(
+                QueryStatus,
+                row,
+                offsets=OffsetsStatus.of(offsets.get(row["query"])),
+                outputs=sorted_outputs(row_of(TableVersion, map_of(each)) for each in row.get("outputs", ())),
+            )
+            for row in found
+        ]
         return cls(watermark_state(reply), rows, offsets)
 
 

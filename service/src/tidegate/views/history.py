@@ -114,6 +114,9 @@ class HistoryRecord(Answer):
     successor: str | None = Field(
         default=None, description="Query that received the substreams.", examples=["departures-v2"]
     )
+    consumer: str | None = Field(
+        default=None, description="Consumer of the frames that was forgotten.", examples=["airflow"]
+    )
     at_most: int | None = Field(default=None, description="Value of the hold.", examples=[1357552800000])
     up_to: int | None = Field(default=None, description="Requested end of the input.", examples=[1357603200000])
     start: int | None = Field(default=None, description="Start of the first frame.", examples=[1357552800000])

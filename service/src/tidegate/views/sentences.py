@@ -412,7 +412,7 @@ def _event_details(record: Mapping[str, Any]) -> list[list[Fragment]]:
         parts.append([f"{record['count']:,} offsets of ", Name(some)])
     if names:
         parts.append([Name(", ".join(names)), f" and {more} more" if more > 0 else ""])
-    for member in ("limit", "query", "run_id", "batch_id", "hold", "successor"):
+    for member in ("limit", "query", "run_id", "batch_id", "hold", "consumer", "successor"):
         if record.get(member) is not None and not (member == "query" and names):
             parts.append([f"{member} ", Name(str(record[member]))])
     for member in ("watermark", "at_most", "up_to"):

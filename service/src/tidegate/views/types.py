@@ -8,7 +8,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, WithJsonSchema
 
 from tidegate.domain.completeness import ENTRIES_KEPT, HIGHEST_BUCKET, HOUR
-from tidegate.domain.values import EXACT_DOUBLE, ID, check_id
+from tidegate.domain.values import EXACT_DOUBLE, ID, INT64, check_id
 from tidegate.store.pieces import Pieces
 
 MAX_CAUGHT_UP = 500
@@ -128,6 +128,22 @@ PartitionNames = Annotated[
 
 Offset = Annotated[int, Field(strict=True, ge=0, le=EXACT_DOUBLE.highest)]
 """Offset in a partition of a source."""
+
+
+VERSION = "^(0|[1-9][0-9]{0,18})$"
+
+
+def _check_version(text: str) -> str:
+    if re.fullmatch(VERSION, text) is None or int(text) > INT64.highest:
+        raise ValueError(f"must be a text of digits without leading zeros, at most {INT64.highest}")
+    return text
+
+
+Version = Annotated[str, AfterValidator(_check_version), Field(json_schema_extra={"pattern": VERSION})]
+"""Version of a table: a number below 2^63, as a text of digits.
+
+JSON numbers above 2^53 are not exact in JavaScript, jq and Lua, and ids of snapshots are random numbers of 64 bits.
+"""
 
 
 class Request(BaseModel):

@@ -17,6 +17,7 @@ from tidegate.http.schemas import (
     BeginRequest,
     BeginResult,
     CommitRequest,
+    CommitResult,
     HeartbeatRequest,
     Offsets,
     Report,
@@ -101,7 +102,7 @@ async def get_batch(job: JobId, query: QueryId, batch: BatchId, context: Context
     return json_answer(found)
 
 
-@router.post(BATCH + ":commit", response_model=CommandResult, summary="Commit a batch")
+@router.post(BATCH + ":commit", response_model=CommitResult, summary="Commit a batch")
 @allowed(*REPORTERS)
 async def commit(
     job: JobId,
@@ -113,7 +114,7 @@ async def commit(
     """Commit a batch: its staged reports take effect, and its rows are counted. A repetition changes nothing."""
     token, pieces = context.tokens.claim(job, body.watermark_token), body.pieces(query)
     caught_up = None if body.caught_up is None else CaughtUp(body.caught_up, body.caught_up_age_ms)
-    effect = await context.store.commit(
+    committed = await context.store.commit(
         job,
         _run(query, body),
         batch,
@@ -123,8 +124,9 @@ async def commit(
         token,
         caught_up=caught_up,
         offsets=_offsets_up_to(batch, body.offsets),
+        outputs=body.table_versions,
     )
-    return json_answer(context.reader.command_result(job, effect))
+    return json_answer(CommitResult(**context.reader.members(job, committed.state), **attributes(committed)))
 
 
 @router.post(
@@ -149,6 +151,7 @@ async def heartbeat(
         offsets=_offsets_up_to(body.after_batch, body.offsets),
         tells_output="output_watermark" in body.model_fields_set,
         output_watermark=body.output_watermark,
+        outputs=body.table_versions,
     )
     return json_answer(context.reader.command_result(job, effect))
 

@@ -58,7 +58,8 @@ local function enter(query, run, waited_ms)
       redis.call('ZREMRANGEBYRANK', fenced, 0, -constants.PINNED_WATERMARKS_KEPT - 1)
       history.write('fenced', 'query', query.name, 'run_id', query.run_id)
     end
-    query.run_id, query.waited = run.run_id, 0
+    -- The previous run may have written a version of a table that it has not told.
+    query.run_id, query.waited, query.outputs = run.run_id, 0, nil
   end
   query.retired = false
   contact(query)
@@ -247,7 +248,7 @@ function batches.give_up(query, action)
   end
   frames.wrote_results(query)
   if query.open then query.latest = query.latest > 0 and query.latest - 1 or nil end
-  query.released, query.retired, query.begun = false, true, nil
+  query.released, query.retired, query.begun, query.outputs = false, true, nil, nil
   close(query)
 end
 
@@ -268,13 +269,22 @@ end
 -- batch is large, this runs in steps.
 -- args   token, run, batch_id, known (whether the client has a pinned watermark), pinned_watermark, keep, waited_ms,
 --        input_age_ms (absent: unknown), tells_output (whether the client tells the output watermark of the query),
---        output_watermark (absent: none), joined (combined reports; absent: see to_combine): version, and ranges of pieces
--- reply  pinned_watermark, replayed, joined, latest_event_time, previous_batch_id, previous_open, revision; or join: the
---        version of the reports of the open batch, which the coordinator must combine
+--        output_watermark (absent: none), outputs (tables that the query writes: table, version; absent: none), joined
+--        (combined reports; absent: see to_combine): version, and ranges of pieces
+-- reply  pinned_watermark, replayed, joined, latest_event_time, previous_batch_id, previous_open, revision,
+--        unfinished_frame (absent: the job has no frame yet); or join: the version of the reports of the open batch, which
+--        the coordinator must combine
 -- errors query_fenced, query_retired, checkpoint_conflict, batch_forgotten, pinned_watermark_conflict, job_complete
 
+-- Reply to a call about a batch, with the first frame that is not finished after it.
+local function finish_batch(members)
+  local found = reply.finish(members)
+  found.map.unfinished_frame = frames.unfinished()
+  return found
+end
+
 local function begun(pinned, replayed, joined, previous, was_open)
-  return reply.finish({pinned_watermark = pinned, replayed = replayed, joined = joined,
+  return finish_batch({pinned_watermark = pinned, replayed = replayed, joined = joined,
     latest_event_time = observation.latest_event_time(), previous_batch_id = previous, previous_open = was_open,
     revision = job.revision})
 end
@@ -300,12 +310,28 @@ local function tell_output(query, pinned)
   emission.place_unwritten(query)
 end
 
+-- Replace the versions of tables that a query writes. Keep the tables told last. Versions are texts, because a double
+-- cannot hold all of them. outputs: nil if the client does not tell them.
+local function tell_outputs(query, outputs)
+  if not outputs then return end
+  local is_told, kept = {}, {}
+  for _, one in ipairs(outputs) do is_told[one.table] = true end
+  for _, one in ipairs(query.outputs or {}) do
+    if not is_told[one.table] then kept[#kept + 1] = one end
+  end
+  for _, one in ipairs(outputs) do kept[#kept + 1] = one end
+  while #kept > constants.OUTPUTS_KEPT do table.remove(kept, 1) end
+  query.outputs = kept
+end
+
 -- Begin again a batch that the query has begun before.
 local function replay(query, pinned, previous, was_open)
   if args.batch_id == query.latest then
     if query.begun_by ~= args.run.run_id then  -- a new run takes the batch over, and sends all reports again
       discard_staged(query)
       query.begun_by = args.run.run_id
+      -- A delayed begin must not replace the versions that the commit of the batch, or a heartbeat, has told since.
+      if query.open then tell_outputs(query, args.outputs) end
     end
     query.begun_revision = job.revision  -- the client reads this configuration before it counts rows
     -- The answer to the first begin may have been lost, and with it the evidence of a lost commit.
@@ -340,6 +366,7 @@ local function start(progress)
   local joined = not is_replay and joins(query)
   enter(query, run, args.waited_ms)
   if is_replay then return replay(query, pinned, previous, was_open) end
+  tell_outputs(query, args.outputs)  -- before a lost commit is made up for, which may finish frames
   if run.query_id ~= query.query_id then  -- the batches of the previous checkpoint have other numbers
     redis.call('UNLINK', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
     discard_staged(query)
@@ -559,9 +586,9 @@ end
 --        uncounted (whether the batch has rows without frames), or stored pieces of these columns:
 --        stored, members (range); joined (combined reports; absent: see to_combine): version, count, and ranges of pieces;
 --        offsets (absent: unknown; of the batch offset_batch_id): columns partitions, starts, ends, latest, behind_ms;
---        open_transactions, substream_columns
--- reply  applied: false if the batch was already committed; or join: the version of the reports, which the coordinator
---        must combine
+--        open_transactions, substream_columns; outputs (as of a begin)
+-- reply  applied: false if the batch was already committed; unfinished_frame (as of a begin); or join: the version of the
+--        reports, which the coordinator must combine
 -- errors query_fenced, query_retired, batch_not_begun, reports_missing
 
 -- Add a column of counts to the totals of the job and of its substreams.
@@ -604,6 +631,7 @@ function commands.commit()
       emission.accept_token(args.token)
       contact(query)
       queries.add_outage(query, args.waited_ms)
+      if progress.commits then tell_outputs(query, args.outputs) end
       if progress.commits and args.offsets then
         progress.lost_offsets = {}
         progress.has_changed = apply_offsets(query, args.offset_batch_id, args.offsets, progress.lost_offsets)
@@ -633,7 +661,7 @@ function commands.commit()
     function(progress)
       if progress.has_new_hours then ledger.trim() end
       if progress.commits and (args.uncounted or not is_counted(queries.get(name))) then frames.miss_rows() end
-      return reply.finish({applied = progress.commits})
+      return finish_batch({applied = progress.commits})
     end,
   })
 end
@@ -641,7 +669,7 @@ end
 -- Heartbeat: advance the idle clock of a query that was caught up. While a batch is open, the heartbeat must be about
 -- the batch before it.
 -- args   token, run, observed_ms, waited_ms, after_batch (absent: no check, but no batch may be open), caught_up (members;
---        absent: all); offsets and offset_batch_id (as of a commit); tells_output and output_watermark (as of a begin)
+--        absent: all); offsets and offset_batch_id (as of a commit); tells_output, output_watermark and outputs (as of a begin)
 -- reply  applied: false if the clock did not advance
 -- errors query_fenced, query_retired, checkpoint_conflict
 function commands.heartbeat()
@@ -653,6 +681,10 @@ function commands.heartbeat()
     query.tells_output, query.output = true, highest(number(args.output_watermark), query.output)
   end
   emission.place_unwritten(query)
+  local committed, is_current = query.latest, not query.open
+  if query.open then committed = query.previous end
+  if args.after_batch then is_current = not committed or args.after_batch >= committed end
+  if is_current and args.run.query_id == query.query_id then tell_outputs(query, args.outputs) end
   local is_told = args.tells_output and args.after_batch and query.latest and args.after_batch >= query.latest
   if is_told and not query.open and args.run.query_id == query.query_id then frames.wrote_results(query) end
   local applied

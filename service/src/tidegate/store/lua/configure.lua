@@ -80,7 +80,7 @@ local function create()
   local deleted = number(redis.call('HGET', key.job, 'deleted'))
   if deleted then now = math.max(now, deleted + 1) end
   check_quota()
-  redis.call('UNLINK', key.job)
+  redis.call('UNLINK', key.job, key.consumers)  -- a previous version that deletes a job keeps its consumers
   redis.call('HSET', key.job, 'schema', constants.SCHEMA)
   redis.call('SADD', key.jobs, key.name)
   redis.call('ZREM', key.deleted, key.name)
@@ -250,7 +250,7 @@ function commands.configure()
   return create()
 end
 
--- Remove all keys of a job, except its hash, its history and its timeline.
+-- Remove all keys of a job, except its hash, its history, its timeline and its consumers.
 local function remove_all()
   for _, hour in ipairs(redis.call('ZRANGE', key.hours, 0, -1)) do
     redis.call('UNLINK', key.hour_rows(hour), key.hour_late(hour))
@@ -263,7 +263,8 @@ local function remove_all()
   for _, name in ipairs(key.of_job) do redis.call('UNLINK', key[name]) end
 end
 
--- Reset: start a new incarnation under the same configuration, without a watermark. The history and the timeline stay.
+-- Reset: start a new incarnation under the same configuration, without a watermark. The history, the timeline and
+-- the consumers of the frames stay.
 -- args   state_epoch, actor, reason
 function commands.reset()
   state.changes.is_step = true  -- also during another command's steps, whose remaining steps are then lost
@@ -312,7 +313,7 @@ function commands.delete()
   clock.load()
   check_version(args.version)
   remove_all()
-  redis.call('UNLINK', key.job, key.journal)
+  redis.call('UNLINK', key.job, key.journal, key.consumers)
   for _, interval in ipairs(constants.SAMPLE_INTERVALS_MS) do redis.call('UNLINK', key.timeline(interval)) end
   redis.call('HSET', key.job, 'state', 'deleted', 'deleted', job.now, 'schema', constants.SCHEMA, 'scalars',
     cmsgpack.pack({incarnation = job.incarnation}))

@@ -393,6 +393,24 @@ local function batches_of_queries()
   return found
 end
 
+-- Return the versions of the first tables that queries write, sorted by query and table.
+local function table_versions()
+  local changes = state.changes
+  if changes.table_versions then return changes.table_versions end
+  local names, found = redis.call('ZRANGE', key.queries, 0, -1), {}
+  table.sort(names, values.sorts_before)
+  for _, name in ipairs(names) do
+    local outputs = {unpack(queries.get(name).outputs or {})}
+    table.sort(outputs, function(a, b) return values.sorts_before(a.table, b.table) end)
+    for _, one in ipairs(outputs) do
+      if #found == constants.NAMES_KEPT then break end
+      found[#found + 1] = {query = name, table = one.table, version = one.version}
+    end
+  end
+  changes.table_versions = found
+  return found
+end
+
 -- Forget the first records while the job has too many records or counts, or old ones; keep unfinished ones.
 local function trim()
   local log = job.frames
@@ -571,7 +589,7 @@ local function finish()
       store(record)
       record.start, record.finish = first, last
     end
-    record.finished_ms, record.uncounted_up_to = job.now, log.uncounted_up_to
+    record.finished_ms, record.uncounted_up_to, record.outputs = job.now, log.uncounted_up_to, table_versions()
     if record.generation <= log.base then  -- the watermark was restored: an event about the frame may exist
       record.generation, record.reason = log.base + 1, log.reason
       log.latest_generation = math.max(log.latest_generation, record.generation)
@@ -644,6 +662,7 @@ local function add_generation(record, start, added)
   local of_frame = packed and cmsgpack.unpack(packed) or {}
   local before = #of_frame > 0 and of_frame[#of_frame].generation or record.generation
   added.generation, added.at_ms, added.reason = math.max(before, job.frames.base) + 1, job.now, 'rows'
+  added.outputs = table_versions()
   of_frame[#of_frame + 1] = added
   if #of_frame > constants.GENERATIONS_KEPT then
     for _, class in ipairs(CLASSES) do of_frame[2][class] = text(of_frame[1][class] + of_frame[2][class]) end
@@ -743,6 +762,13 @@ local function in_reply(one)
     batch_id = one.batch_id, partitions = one.partitions or {}, up_to = one.up_to}}
 end
 
+-- outputs: nil in a record of a previous version.
+local function outputs_in_reply(outputs)
+  local found = {}
+  for i, one in ipairs(outputs or {}) do found[i] = {map = one} end
+  return found
+end
+
 local function record_in_reply(record)
   local found, batches = {}, {}
   for i, one in ipairs(record.exclusions) do found[i] = in_reply(one) end
@@ -750,7 +776,7 @@ local function record_in_reply(record)
   return {map = {start = record.start, ['end'] = record.finish, watermark = record.watermark, read_ms = record.read_ms,
     generation = record.generation, reason = record.reason, exclusions = found, silent = in_reply(record.silent),
     queries = batches, uncounted_up_to = record.uncounted_up_to, finished_ms = record.finished_ms,
-    proven_ms = record.proven_ms, record = record.record}}
+    proven_ms = record.proven_ms, outputs = outputs_in_reply(record.outputs), record = record.record}}
 end
 
 -- Return the bounds of the frames that a job shows: the number of the first frame, and that of the frame after the last.
@@ -763,6 +789,14 @@ local function bounds()
   local finish_ = math.max(job.is_complete and open or open + 1, last and calendar.number_of(last) + 1 or open)
   if job.max_event_time then finish_ = math.max(finish_, calendar.number_of(job.max_event_time) + 1) end
   return first and calendar.number_of(first) or open, finish_
+end
+
+-- Return the start of the first frame that is not finished; nil if the job has no frame yet.
+function frames.unfinished()
+  local log = config.frames and job.frames
+  if not log then return nil end
+  local first = log.has_begun and log.unfinished or first_number()
+  return first and calendar.start_of(first)
 end
 
 -- Return the bounds of the first frame that is not finished; nil if the job has no frames.
@@ -803,7 +837,7 @@ function frames.read(first, last, most, is_any)
   local low, high = bounds()
   if not low and is_any then low = calendar.number_of(first) end  -- before the first row, any frame may be one of the job
   if not low then return answer end
-  answer.unfinished = high and calendar.start_of(log.has_begun and log.unfinished or low)
+  answer.unfinished = frames.unfinished()
   answer.uncounted_up_to = log.uncounted_up_to
   if is_any then
     high = calendar.number_of(last) + 1
@@ -830,7 +864,10 @@ function frames.read(first, last, most, is_any)
       records[place], places[record.start] = record_in_reply(record), place
     end
     local generations, packed = {}, redis.call('HGET', key.frame_generations, text(start))
-    for i, one in ipairs(packed and cmsgpack.unpack(packed) or {}) do generations[i] = {map = one} end
+    for i, one in ipairs(packed and cmsgpack.unpack(packed) or {}) do
+      one.outputs = outputs_in_reply(one.outputs)
+      generations[i] = {map = one}
+    end
     local due = number(redis.call('ZSCORE', key.frame_changes, text(start)))
     found[#found + 1] = {map = {start = start, ['end'] = finish_, state = record and state_of(record, start, finish_) or 'open',
       record = place, rows = {map = rows_in(key.frame_rows, start)}, generations = generations,

@@ -106,12 +106,13 @@ function commands.queries()
   for _, query in ipairs(redis.call('ZRANGE', key.queries, 0, -1)) do
     local of = queries.get(query)
     local pinned = of.latest and redis.call('HGET', key.pinned_watermarks(query), of.latest)
-    local offsets = batches.offsets(query)
+    local offsets, outputs = batches.offsets(query), {}
+    for i, one in ipairs(of.outputs or {}) do outputs[i] = {map = one} end
     rows[#rows + 1] = {map = {query = query, query_id = of.query_id, run_id = of.run_id, batch_id = of.latest,
       batch_open = of.open or false, pinned_watermark = number(pinned), begun_ms = of.begun,
       idle_clock_ms = of.idle_clock and of.idle_clock + of.outage, last_contact_ms = of.last_contact,
       batch_released = (of.open and of.released) or false, retired = of.retired or false,
-      tells_output = of.tells_output or false, output_watermark = of.output,
+      tells_output = of.tells_output or false, output_watermark = of.output, outputs = outputs,
       offsets = offsets and {map = offsets}, columns = offsets and {map = batches.offset_columns(query)}}}
   end
   return reply.watermark_state({rows = rows})

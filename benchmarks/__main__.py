@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import (
+    appends,
     batches,
     frames,
     jobs,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "small": small_batches.run,
     "kafka": kafka.run,
     "tables": tables.run,
+    "appends": appends.run,
     "lateness": lateness.run,
     "page": page.run,
     "frames": frames.run,

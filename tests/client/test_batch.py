@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import replace
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,3 +138,46 @@ def test_the_metrics_of_a_committed_batch() -> None:
     """`watermark_lag_ms` is None if the watermark is None."""
     assert COMMITTED.metrics()["tidegate.watermark_lag_ms"] == 61_500
     assert replace(COMMITTED, watermark=None).metrics()["tidegate.watermark_lag_ms"] is None
+
+
+def test_a_batch_of_another_place_cannot_append() -> None:
+    with pytest.raises(InvalidUsage, match=r"write_once\(\) works in a function of foreach_batch"):
+        BATCH.write_once(DF, "lake.hours")
+
+
+def appending() -> tuple[Batch, list[Any]]:
+    """Return a batch, and the arguments of its appends."""
+    appended: list[Any] = []
+
+    def append(*given: Any) -> bool:
+        appended.append(given)
+        return True
+
+    return replace(BATCH, append=append), appended
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"table": 5}, "name of a table or a path"),
+        ({"table": ""}, "name of a table or a path"),
+        ({"table": "a\nb"}, "name of a table or a path"),
+        ({"table": "x" * 1001}, "name of a table or a path"),
+        ({"table": b"lake"}, "name of a table or a path"),
+        ({"table": "lake", "part": ""}, "part must be a text of 1 to 100"),
+        ({"table": "lake", "part": 7}, "part must be a text of 1 to 100"),
+        ({"table": "lake", "assume": "lost"}, "assume must be 'written' or 'missing'"),
+    ],
+)
+def test_invalid_arguments_of_an_append_are_refused(arguments: dict[str, Any], message: str) -> None:
+    batch, appended = appending()
+    with pytest.raises(InvalidUsage, match=message):
+        batch.write_once(DF, **arguments)
+    assert appended == []
+
+
+def test_an_append_gets_its_arguments() -> None:
+    batch, appended = appending()
+    assert batch.write_once(DF, Path("lake/hours"), part="us", assume="written")
+    assert appended == [(batch, DF, "lake/hours", "us", "written")]
+    assert batch == BATCH, "the function of an append is no part of its identity"

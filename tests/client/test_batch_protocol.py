@@ -15,7 +15,7 @@ from tests.support.local import LocalCoordinator
 from tests.support.streams import LAG, known
 from tests.support.waiting import until
 from tidegate_spark import Job, limiting_lag
-from tidegate_spark.errors import Refused
+from tidegate_spark.errors import Refused, TidegateError
 from tidegate_spark.protocol.backlog import BacklogBatch
 from tidegate_spark.protocol.batches import MAX_CAUGHT_UP
 from tidegate_spark.protocol.evidence import Evidence
@@ -596,3 +596,78 @@ def test_a_declared_substream_that_is_a_partition_is_declared_once(
     job.evict("q", ["b"])
     run.begin(1, None, frozenset({"a", "b", "c"}))
     assert states(job).keys() == {"a", "c"}
+
+
+# -- versions of tables -----------------------------------------------------------------------------------------------
+
+
+def versions(job: Job) -> dict[str, str]:
+    """Return the versions of tables that the coordinator knows."""
+    (query,) = job.queries()
+    return {each["table"]: each["version"] for each in query["outputs"]}
+
+
+def wrote_table(run: Run, table: str, version: str) -> None:
+    run.session.run(run.session.calls.wrote_table(table, version))
+
+
+def test_a_commit_tells_the_versions_of_tables(own: LocalCoordinator, runs: Runs) -> None:
+    job = new_job(own)
+    run = runs.run(job)
+    opened = run.begin(0)
+    run.report(opened, fold(a=1))
+    wrote_table(run, "lake.hours", "7")
+    run.commit(opened, fold(a=1))
+    assert versions(job) == {"lake.hours": "7"}
+    run.batch(1, a=2)
+    assert versions(job) == {"lake.hours": "7"}
+    for table in range(30):
+        wrote_table(run, f"t{table:02}", "1")
+    run.batch(2, a=3)
+    assert len(versions(job)) == 20
+    assert set(versions(job)) >= {f"t{table:02}" for table in range(10)}, "the rest is told with the commit"
+
+
+def test_a_version_written_after_the_commit_is_told_until_a_begin(own: LocalCoordinator, runs: Runs) -> None:
+    """The coordinator ignores versions in a heartbeat about an earlier batch: it may be a delayed one."""
+    job = new_job(own)
+    run = runs.run(job, tells_output=True)
+    run.batch(0, a=100_000)
+    run.batch(1, a=200_000)
+    wrote_table(run, "lake.hours", "7")
+    run.beat(0)
+    assert versions(job) == {}
+    run.session.run(run.session.protocol.wrote(90_000, 1))
+    assert versions(job) == {"lake.hours": "7"}
+    wrote_table(run, "lake.hours", "8")
+    own.stop()
+    with pytest.raises(TidegateError):
+        run.beat(1)
+    own.start()
+    run.begin(2)
+    assert versions(job) == {"lake.hours": "8"}
+
+
+def test_a_replay_of_a_committed_batch_tells_its_versions(own: LocalCoordinator, runs: Runs) -> None:
+    """The coordinator ignores what a repeated commit tells, so the next call tells it again."""
+    job = new_job(own)
+    runs.run(job).batch(0, a=1)
+    run = runs.run(job)
+    opened = run.begin(0)
+    run.report(opened, fold(a=1))
+    wrote_table(run, "lake.hours", "7")
+    run.commit(opened, fold(a=1))
+    run.beat(0)
+    assert versions(job) == {"lake.hours": "7"}
+
+
+def test_another_run_does_not_keep_the_versions(own: LocalCoordinator, runs: Runs) -> None:
+    """The first run may have written a version that it has not told."""
+    job = new_job(own)
+    run = runs.run(job)
+    opened = run.begin(0)
+    run.report(opened, fold(a=1))
+    wrote_table(run, "lake.hours", "7")
+    run.commit(opened, fold(a=1))
+    runs.run(job).begin(1)
+    assert versions(job) == {}

@@ -21,10 +21,13 @@ LAYERS = [
     ["start", "native"],
     ["windows"],
     ["hook"],
+    ["complete"],
+    ["tables"],
     ["actions"],
     ["reads"],
     ["sources"],
     ["protocol"],
+    ["claims"],
     ["arguments", "batch", "columns", "frame", "spark_session", "logs"],
     ["config", "substreams", "clock", "days", "errors"],
 ]

@@ -280,6 +280,20 @@ def watermark_of(event: dict[str, Any]) -> int:
     return watermark
 
 
+def test_consumers_of_frames(flights: Job) -> None:
+    position = {"at_ms": 5, "start": BASE, "generation": 1}
+    body: dict[str, Any] = {"owner": "one", "lease_ms": 60_000, "position": position}
+    operate(flights, "PUT", "/consumers/load", body)
+    [consumer] = flights.consumers()
+    assert (consumer["consumer"], consumer["owner"], consumer["position"]) == ("load", "one", position)
+    with pytest.raises(Refused, match="consumer_held"):
+        flights.forget_consumer("load")
+    operate(flights, "PUT", "/consumers/load", {**body, "release": True})
+    flights.forget_consumer("load", "again")
+    assert flights.consumers() == []
+    assert actions(flights)[-1] == ("forget_consumer", "again")
+
+
 def test_the_history_in_pages(job: Job) -> None:
     job.ensure_job()
     for number in range(3):

@@ -92,6 +92,8 @@ CALLS: dict[str, Callable[[Job], object]] = {
     "substreams": lambda job: job.substreams(),
     "frames": lambda job: job.frames(),
     "holders": lambda job: job.holders(),
+    "consumers": lambda job: job.consumers(),
+    "forget_consumer": lambda job: job.forget_consumer("airflow"),
     "frame": lambda job: job.frame(0),
     "wait_for_frame": lambda job: job.wait_for_frame(0, timedelta(0)),
     "metrics": lambda job: job.metrics(),

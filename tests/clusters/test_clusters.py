@@ -170,3 +170,15 @@ def test_native_over_connect_needs_a_later_spark(tidegate: CoordinatorProcess, t
     FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 1000})
     assert run(settings) == 1
     assert "with_watermark() over Spark Connect needs Spark 4.2 or later" in (tmp_path / "pipeline.log").read_text()
+
+
+@pytest.mark.parametrize("session", ["connect"], indirect=True)
+def test_guarded_appends_need_a_classic_session(tidegate: CoordinatorProcess, tmp_path: Path, session: str) -> None:
+    """Over Connect, Python cannot read the history of a table from Spark. The batch fails before it writes a row."""
+    job, table = tidegate.job(), tmp_path / "table"
+    settings = Settings(session, tidegate.url, job.connection.job, str(tmp_path), tables=[str(table)])
+    FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 1000})
+    assert run(settings) == 1
+    message = "write_once() and publish_watermark() need a classic session"
+    assert message in (tmp_path / "pipeline.log").read_text()
+    assert not table.exists()

@@ -57,6 +57,10 @@ OTHER_OPERATIONS = {
     "completeness",
     "late",
     "holders",
+    "consumers",
+    "consumer",
+    "consume",
+    "forget_consumer",
 }
 """Operations that queries do not make. `tests/client/test_job_methods.py` calls the methods of `Job` for them."""
 NOT_SENT = {

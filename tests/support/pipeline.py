@@ -54,7 +54,7 @@ class Settings:
         native: Whether the windows are Spark's own, without allowed lateness.
         kafka: The options of Kafka's source, whose partitions are the substreams; None: files, substreams by ``k``.
         has_frames: Whether the job declares frames.
-        table: Path of a table of Delta Lake to which the functions append their rows, too; None: no table.
+        tables: Tables to which the functions append their rows once, too: paths of Delta Lake, names of Iceberg.
         conf: Spark's configuration.
     """
 
@@ -70,7 +70,7 @@ class Settings:
     native: bool = False
     kafka: dict[str, str] | None = None
     has_frames: bool = False
-    table: str | None = None
+    tables: list[str] = field(default_factory=list)
     conf: dict[str, Any] = field(default_factory=dict)
 
     def argument(self) -> str:
@@ -204,20 +204,20 @@ def execute(spark: SparkSession, settings: Settings, reached: Reached) -> None:
     """
     directory = Path(settings.directory)
 
-    def append(df: DataFrame, kind: str) -> None:
-        if settings.table is not None:
-            ends = df.select("k", F.col("window.end").alias("t"), "rows") if "window" in df.columns else df
-            ends.withColumn("kind", F.lit(kind)).write.format("delta").mode("append").save(settings.table)
+    def append(df: DataFrame, kind: str, batch: Batch) -> None:
+        ends = df.select("k", F.col("window.end").alias("t"), "rows") if "window" in df.columns else df
+        for table in settings.tables:
+            batch.write_once(ends.withColumn("kind", F.lit(kind)), table)
 
     def write(df: DataFrame, batch_id: int, batch: Batch) -> None:
         keep(directory, "on_time", df, batch)
-        append(df, "on_time")
+        append(df, "on_time", batch)
         if settings.die == IN_THE_FUNCTION:
             reached(IN_THE_FUNCTION, batch_id)
 
     def write_late(df: DataFrame, batch_id: int, batch: Batch) -> None:
         keep(directory, "late", df, batch)
-        append(df, "late")
+        append(df, "late", batch)
 
     checkpoint = str(directory / "checkpoint")
     df = input_of(spark, settings)

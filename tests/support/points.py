@@ -4,9 +4,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from pyspark.sql import DataFrame
+
+from tidegate_spark.claims import AppendRecord
 from tidegate_spark.hook.batch_function import BatchFunction
 from tidegate_spark.protocol.effects import Response, Send
 from tidegate_spark.protocol.transport import HttpTransport
+from tidegate_spark.tables import DeltaTable, IcebergTable, Table
 from tidegate_spark.windows.state import FileState
 from tidegate_spark.windows.windowing import Windowing
 
@@ -25,8 +29,16 @@ POINTS_WITH_WINDOWS = [
 ]
 """Points of a batch with windows, in order. After the last one, the driver tells that the windows are written."""
 
+
+def points_of_appends(*outputs: str) -> list[str]:
+    """Return the points around each append to a Delta table and then to an Iceberg table, in order."""
+    return [f"{when} {form} {output}" for output in outputs for form in FORMS_OF for when in ("before", "after")]
+
+
 AFTER_SPARKS_COMMIT = "after Spark's commit"
 """The point of a native batch outside the user's function. Native queries have no hook."""
+
+FORMS_OF: dict[str, type[Table]] = {"delta": DeltaTable, "iceberg": IcebergTable}
 
 Reached = Callable[[str, int], None]
 """A callback with the point and the batch."""
@@ -48,9 +60,27 @@ def watch(reached: Reached, replace: Callable[[Any, str, Any], None] = setattr) 
         replace(owner, name, wrapped)
 
     _watch_calls(reached, replace)
+    _watch_appends(reached, replace)
     around(BatchFunction, "_fold", None, "after the reports", lambda *args: args[3].batch_id)
     around(FileState, "write", "before the state", "after the state", lambda *args: args[1])
     around(Windowing, "_emit", "after the version", "after the function", lambda *args: args[1].batch.batch_id)
+
+
+def _watch_appends(reached: Reached, replace: Callable[[Any, str, Any], None]) -> None:
+    """Call ``reached`` before and after each append to a table."""
+
+    def watched(form: str, append: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(table: Table, df: DataFrame, record: AppendRecord, *rest: Any) -> Any:
+            output = record.writer.split("/")[1]
+            reached(f"before {form} {output}", record.batch_id)
+            answer = append(table, df, record, *rest)
+            reached(f"after {form} {output}", record.batch_id)
+            return answer
+
+        return wrapped
+
+    for form, owner in FORMS_OF.items():
+        replace(owner, "append_once", watched(form, owner.append_once))
 
 
 _CALLS = {

@@ -1,6 +1,5 @@
 """Delta Lake and Apache Iceberg as sources."""
 
-import secrets
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -9,7 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.streams import LAG, Sink, rows, to_the_end
+from tests.support.lake import FORMS, Lake
+from tests.support.streams import LAG, Sink, to_the_end
 from tests.support.waiting import until
 from tidegate_spark import SOURCE_PARTITION, Batch, InvalidUsage, Job, limiting_lag
 from tidegate_spark.hook.plan import reason_to_persist
@@ -19,38 +19,19 @@ TIMEOUT = timedelta(seconds=1)
 LIMITS = {"delta": "maxFilesPerTrigger", "iceberg": "streaming-max-files-per-micro-batch"}
 
 
-class Table:
+class Table(Lake):
     """A table whose rows have a substream ``k`` and an event time ``t``."""
-
-    def __init__(self, spark: SparkSession, form: str, directory: Path) -> None:
-        self.spark, self.form = spark, form
-        self.name = str(directory / "table") if form == "delta" else f"ice.db.t{secrets.token_hex(4)}"
-        self.add()
 
     def add(self, *pairs: tuple[str | None, int | None], files: int = 1) -> None:
         """Append rows, in a commit with a number of files."""
-        df = self.spark.createDataFrame(rows(*pairs), "k string, t long").repartition(files)
-        if self.form == "delta":
-            df.write.format("delta").mode("append").save(self.name)
-        elif self.spark.catalog.tableExists(self.name):
-            df.writeTo(self.name).append()
-        else:
-            df.writeTo(self.name).using("iceberg").create()
-
-    def compact(self) -> None:
-        """Write the rows into one file."""
-        if self.form == "delta":
-            self.spark.sql(f"OPTIMIZE delta.`{self.name}`")
-        else:
-            rewrite = "options => map('rewrite-all', 'true')"
-            self.spark.sql(f"CALL ice.system.rewrite_data_files(table => '{self.name}', {rewrite})")
+        self.append(self.rows(*pairs).repartition(files))
 
     def stream(self, limit: int | None = None) -> DataFrame:
         reader = self.spark.readStream.format(self.form)
         return (reader if limit is None else reader.option(LIMITS[self.form], limit)).load(self.name)
 
 
-@pytest.fixture(params=["delta", "iceberg"])
+@pytest.fixture(params=FORMS)
 def table(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Table:
     return Table(spark, request.param, tmp_path)
 

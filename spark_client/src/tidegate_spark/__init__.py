@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tidegate_spark.batch import Batch, Committed, Holder
+from tidegate_spark.claims import Claim
 from tidegate_spark.config import (
     JobConfig,
     Limits,
@@ -27,16 +28,26 @@ from tidegate_spark.config import (
     reported,
     target_completeness,
 )
-from tidegate_spark.errors import CoordinatorUnavailable, InvalidUsage, JobDeleted, JobMissing, Refused, TidegateError
+from tidegate_spark.errors import (
+    CoordinatorUnavailable,
+    InvalidUsage,
+    JobDeleted,
+    JobMissing,
+    Refused,
+    TidegateError,
+    UnsafeWrite,
+)
 from tidegate_spark.substreams import SOURCE_PARTITION
 
 if TYPE_CHECKING:
+    from tidegate_spark.complete import complete_up_to
     from tidegate_spark.job import Job, connect
     from tidegate_spark.stream import Stream
 
 __all__ = [
     "SOURCE_PARTITION",
     "Batch",
+    "Claim",
     "Committed",
     "CoordinatorUnavailable",
     "Holder",
@@ -49,6 +60,8 @@ __all__ = [
     "Refused",
     "Stream",
     "TidegateError",
+    "UnsafeWrite",
+    "complete_up_to",
     "connect",
     "limiting_lag",
     "limiting_lag_and_delay",
@@ -59,7 +72,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_MODULES = {"Job": "job", "connect": "job", "Stream": "stream"}
+_MODULES = {"Job": "job", "connect": "job", "Stream": "stream", "complete_up_to": "complete"}
 """Names that are imported on first use, with the modules that define them."""
 
 

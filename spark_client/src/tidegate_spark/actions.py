@@ -153,6 +153,14 @@ class JobActions(JobReads):
         path = f"/holds/{check_id('hold', hold)}?{urlencode({'reason': reason})}"
         self.connection.run(self.connection.calls.call("DELETE", path))
 
+    def forget_consumer(self, consumer: str, reason: str = "") -> None:
+        """Remove a consumer of the frames that no process uses. Under its name, all frames are delivered again.
+
+        Role of the key: ``report``, ``operate`` or ``admin``.
+        """
+        path = f"/consumers/{check_id('consumer', consumer)}?{urlencode({'reason': reason})}"
+        self.connection.run(self.connection.calls.call("DELETE", path))
+
     def reopen(self, reason: str = "") -> None:
         """Reopen a completed job, so that it accepts reports. The watermark does not move back.
 

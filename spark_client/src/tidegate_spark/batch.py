@@ -1,13 +1,26 @@
 """The batch that a user's function receives, and the result of its commit."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from tidegate_spark.errors import InvalidUsage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ROW_CLASSES = ("on_time", "updated", "late", "null_event_time", "future")
+
+
+Assumption = Literal["written", "missing"]
+"""What a user knows of a batch if the table cannot tell whether it has the batch."""
+
+Append = Callable[["Batch", "DataFrame", str, str | None, Assumption | None], bool]
+"""A function that appends rows to a table once: the arguments of :meth:`Batch.write_once`, after the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +38,8 @@ class Batch:
         job: Name of the job.
         query: Name of the query.
         replayed: Whether an earlier attempt began this batch.
+        incarnation: Incarnation of the job that the watermarks belong to. It rises when an operator resets the job.
+        unfinished_frame: Start of the first frame that was not finished when the batch began; None if not known.
     """
 
     batch_id: int
@@ -33,6 +48,55 @@ class Batch:
     job: str
     query: str
     replayed: bool
+    incarnation: int = 1
+    unfinished_frame: int | None = None
+    append: Append | None = field(default=None, repr=False, compare=False)
+
+    def write_once(
+        self,
+        df: "DataFrame",
+        table: str | os.PathLike[str],
+        *,
+        part: str | None = None,
+        assume: Assumption | None = None,
+    ) -> bool:
+        """Append rows to a table of Delta Lake or Iceberg, unless the table has those of this batch.
+
+        The batch is recorded in the table's own commit, with the claim that the table has all rows on time below
+        :attr:`job_watermark`. A replay after a crash finds the record, and appends nothing.
+
+        It does not cover two drivers that run the same query at the same moment on an Iceberg table.
+
+        Args:
+            df: Rows of this batch: the same ones in each replay.
+            table: Name of the table in a catalog, or path of a Delta table, which is created if it does not exist.
+            part: Name of the part, if a function appends to a table several times in a batch. It must be the same in
+                each replay.
+            assume: What holds if the table cannot tell whether it has the batch, because it has forgotten batches:
+                ``written`` or ``missing``. Pass it for that one batch only. Default: raise an error.
+
+        Returns:
+            Whether this call appended the rows. False: the table had them.
+
+        Raises:
+            InvalidUsage: If the table does not exist or has another format, or the function has appended to it in this
+                batch under the same ``part``.
+            UnsafeWrite: If it is not known whether the table has the batch, or it has a later one.
+        """
+        if self.append is None:
+            raise InvalidUsage(
+                "write_once() works in a function of foreach_batch() or late_output() only: call it there."
+            )
+        name = os.fspath(table) if isinstance(table, (str, os.PathLike)) else None
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 1000:
+            raise InvalidUsage(
+                f"write_once() takes the name of a table or a path, of 1 to 1,000 printable characters, not {table!r}."
+            )
+        if part is not None and (not isinstance(part, str) or not part.isprintable() or not 0 < len(part) <= 100):
+            raise InvalidUsage(f"part must be a text of 1 to 100 printable characters; it is {part!r}.")
+        if assume not in (None, "written", "missing"):
+            raise InvalidUsage(f"assume must be 'written' or 'missing'; it is {assume!r}.")
+        return self.append(self, df, name, part, assume)
 
 
 @dataclass(frozen=True, slots=True)

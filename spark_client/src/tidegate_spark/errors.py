@@ -5,6 +5,7 @@
     TidegateError
     ├── InvalidUsage            an argument is invalid; change the program
     ├── CoordinatorUnavailable  the coordinator did not answer in time
+    ├── UnsafeWrite             an append could write rows twice, or leave them out
     └── Refused                 the coordinator refused a call
         └── JobMissing          the job does not exist
             └── JobDeleted      an operator deleted the job
@@ -33,6 +34,10 @@ class CoordinatorUnavailable(TidegateError):
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
         self.reason = reason or message
+
+
+class UnsafeWrite(TidegateError):
+    """``write_once`` cannot find out whether a table has a batch, and has written nothing."""
 
 
 class Refused(TidegateError):

@@ -187,6 +187,14 @@ class JobReads:
         """
         return self._get("/holders", range=within, limit=limit)
 
+    def consumers(self) -> list[dict[str, Any]]:
+        """Return the programs that deliver the frames of the job, with their leases and positions.
+
+        Role of the key: any.
+        """
+        found: list[dict[str, Any]] = self._get("/consumers")["consumers"]
+        return found
+
     def history(
         self,
         as_of: datetime | int | None = None,

@@ -17,10 +17,12 @@ from tidegate_spark.columns import Columns
 from tidegate_spark.config import check_id
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import Frame
+from tidegate_spark.hook.appends import TableAppends
 from tidegate_spark.hook.batch_function import BatchFunction, BatchOptions
 from tidegate_spark.hook.handlers import BatchHandler, RowHandler, UserFunction
 from tidegate_spark.hook.heartbeat import HeartbeatListener
 from tidegate_spark.hook.plan import check_partitions, keeps_partitions, reason_to_persist
+from tidegate_spark.hook.publishing import WatermarkPublisher
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.choices import QueryChoices
 from tidegate_spark.protocol.connection import JobConnection
@@ -41,12 +43,15 @@ from tidegate_spark.spark_session import (
     version_of,
 )
 from tidegate_spark.substreams import SOURCE_PARTITION
+from tidegate_spark.tables import table_on
 from tidegate_spark.windows.builder import WindowSettings
 from tidegate_spark.windows.windowing import Windowing
 
 log = logging.getLogger("tidegate")
 
 HEARTBEAT_MS = 1000
+PUBLISH_EVERY_S = 10.0
+"""Shortest time in seconds between two watermarks that are published in a table."""
 CHECKED_DAYS = 25_000
 """Number of days from 1970 on whose boundaries in Python are compared with those in Spark: until June 2038."""
 
@@ -60,6 +65,8 @@ class StreamOptions(BatchOptions):
     declared: tuple[str, ...] = ()
     complete_batches: bool = False
     heartbeat_ms: int = HEARTBEAT_MS
+    published_in: tuple[str, ...] = ()
+    publish_every_s: float = PUBLISH_EVERY_S
     trigger: Mapping[str, Any] = field(default_factory=dict)
     writer: Mapping[str, Any] = field(default_factory=dict)
 
@@ -85,13 +92,17 @@ class QueryStart:
         batch_options = replace(options, persist=self._persists())
         evidence = self._evidence(session, sources)
         of_batch = evidence if isinstance(evidence, DriverEvidenceReader) else None
-        handler = self._handler()
+        appends = TableAppends(session)
+        publisher = self._publisher(session)
+        handler = self._handler(appends)
         function = BatchFunction(
             session,
             self.columns,
             handler,
             batch_options,
             of_timestamps,
+            appends,
+            publisher,
             of_batch,
             self._may_have_fewer_tasks(sources),
         )
@@ -110,7 +121,7 @@ class QueryStart:
                 ", ".join(sources.unknown),
             )
         writer = self._writer(function)
-        listener = HeartbeatListener(spark, session, evidence)
+        listener = HeartbeatListener(spark, session, evidence, publisher)
         spark.streams.addListener(listener)
         try:
             # A query copies the session's settings when it starts.
@@ -190,13 +201,22 @@ class QueryStart:
             columns.event_time, columns.substream, [*frame.options().values()], [list(windowed.by), results]
         )
 
-    def _handler(self) -> BatchHandler:
+    def _publisher(self, session: DriverSession) -> WatermarkPublisher | None:
+        options, spark = self.options, self.df.sparkSession
+        if not options.published_in:
+            return None
+        for name in options.published_in:
+            table_on(spark, name)  # finds a mistake before the query starts
+        job = self.connection.job
+        return WatermarkPublisher(spark, job, options.published_in, options.publish_every_s, session.log)
+
+    def _handler(self, appends: TableAppends) -> BatchHandler:
         function, windowed = self.options.function, self.options.windowed
         assert function is not None
         if windowed is None:
-            return RowHandler(function)
+            return RowHandler(function, appends)
         event_time = self.df.schema[self.columns.event_time].dataType
-        return Windowing(windowed, event_time, function, self.checkpoint)
+        return Windowing(windowed, event_time, function, self.checkpoint, appends)
 
     def _writer(self, function: BatchFunction) -> DataStreamWriter:
         writer = (

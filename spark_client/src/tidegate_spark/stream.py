@@ -22,7 +22,7 @@ from tidegate_spark.hook.folding import Mode
 from tidegate_spark.hook.handlers import UserFunction, check_function, takes_batch
 from tidegate_spark.protocol.checkpoint import Checkpoint
 from tidegate_spark.protocol.connection import JobConnection
-from tidegate_spark.start import HEARTBEAT_MS, QueryStart, StreamOptions, check_start, located
+from tidegate_spark.start import HEARTBEAT_MS, PUBLISH_EVERY_S, QueryStart, StreamOptions, check_start, located
 from tidegate_spark.substreams import Values
 from tidegate_spark.windows.builder import WindowBuilder, WindowSettings
 from tidegate_spark.windows.state import StateStore
@@ -94,6 +94,31 @@ class Stream:
         """
         check_function("on_commit", function)
         return self._with(on_commit=function)
+
+    def publish_watermark(
+        self, table: str | os.PathLike[str], *, every: timedelta = timedelta(seconds=PUBLISH_EVERY_S)
+    ) -> "Stream":
+        """Write the job's watermark into a table after each commit, and when it moves without a batch.
+
+        The claims of :meth:`Batch.write_once` lag by one batch, and stand still while no batch comes. A published
+        watermark does not. It says that the query has written all rows on time below it; with :meth:`windows`, all
+        windows that end at it or before. In an Iceberg table it is a property, in a Delta table a commit without rows.
+        A call for a second table adds it.
+
+        Args:
+            table: A table that the function of :meth:`foreach_batch` writes: its name in a catalog, or the path of a
+                Delta table.
+            every: Shortest time between two watermarks.
+
+        Raises:
+            InvalidUsage: If an argument is invalid. :meth:`start` raises it if the table cannot be used.
+        """
+        if not isinstance(table, (str, os.PathLike)) or not isinstance(os.fspath(table), str) or not os.fspath(table):
+            raise InvalidUsage(f"publish_watermark() takes the name of a table or a path, not {table!r}.")
+        if not isinstance(every, timedelta) or every < timedelta(0):
+            raise InvalidUsage(f"every must be a timedelta, 0 or more; it is {every!r}.")
+        tables = dict.fromkeys((*self.options.published_in, os.fspath(table)))
+        return self._with(published_in=tuple(tables), publish_every_s=every.total_seconds())
 
     def show_progress(self) -> "Stream":
         """Print a line for each committed batch."""

@@ -29,10 +29,12 @@ from pyspark.sql import DataFrame
 from tidegate_spark.batch import ROW_CLASSES, Batch, Committed, Holder
 from tidegate_spark.columns import Columns
 from tidegate_spark.errors import InvalidUsage, Refused, TidegateError
+from tidegate_spark.hook.appends import TableAppends
 from tidegate_spark.hook.classify import RowClassifier, RowRoute
 from tidegate_spark.hook.delays import DelayMeasurement, DelayOrder, needs_delays
 from tidegate_spark.hook.folding import FoldMethod, FullFold, Mode, PlainFold, on_driver, on_executors
 from tidegate_spark.hook.handlers import BatchHandler, BatchRows, UserFunction, UserFunctionError, call_user
+from tidegate_spark.hook.publishing import WatermarkPublisher
 from tidegate_spark.protocol import retry
 from tidegate_spark.protocol.batches import OpenBatch
 from tidegate_spark.protocol.coordinator import Answer
@@ -78,6 +80,8 @@ class BatchFunction:
         handler: The handler of the rows.
         options: The options of the stream.
         of_timestamps: Whether the event times are timestamps.
+        appends: The appends of the functions to tables.
+        publisher: The publisher of the watermark in tables; None if the query publishes none.
         evidence: The evidence of silence in the offsets of the batches; None under Spark Connect.
         may_have_fewer_tasks: Whether a small batch may have fewer tasks than Kafka has partitions.
     """
@@ -87,6 +91,8 @@ class BatchFunction:
     handler: BatchHandler
     options: BatchOptions
     of_timestamps: bool
+    appends: TableAppends
+    publisher: WatermarkPublisher | None = None
     evidence: DriverEvidenceReader | None = None
     may_have_fewer_tasks: bool = False
     _starts_plain: bool = True
@@ -122,6 +128,7 @@ class BatchFunction:
             watermark = self.session.run(self.session.calls.coalesced_watermark())
             written = self.handler.end(df.sparkSession, protocol.batch_without_rows(batch_id, watermark), watermark)
             self.session.run(protocol.wrote(written, batch_id))
+            self._publish(written)
             return
         df = self._with_fewer_tasks(df, batch_input.offsets)
         if self.options.persist:
@@ -140,8 +147,15 @@ class BatchFunction:
         # A late row may be in an overlapping window that still accepts it.
         has_updated = fold.count("updated") + fold.count("late") > 0
         self.session.run(protocol.wrote(written, batch_id, answer is not None, has_updated))
+        if answer is not None:
+            self._publish(answer["watermark"] if self.handler.frame is None else written)
         self._warn(rows, answer)
         self._announce_commit(self._committed(opened.batch, fold, answer, time.monotonic() - began))
+
+    def _publish(self, written: int | None) -> None:
+        if self.publisher is not None:
+            incarnation = self.handler.incarnation or self.session.protocol.batches.incarnation
+            self.publisher.offer(written, incarnation)
 
     def _with_fewer_tasks(self, df: DataFrame, offsets: BatchOffsets | None) -> DataFrame:
         """Return a batch of Kafka with fewer partitions if it has few records for each.
@@ -255,7 +269,7 @@ class BatchFunction:
     def _pass_on_late(self, rows: BatchRows) -> None:
         late = rows.late()
         if late is not None and self.options.late_function is not None:
-            call_user(self.options.late_function, late, rows.batch)
+            call_user(self.options.late_function, late, self.appends.during(rows.batch, "late"))
 
     def _warn(self, rows: BatchRows, answer: Answer | None) -> None:
         # Without a limit for future event times, the numbers of a job may be in another unit than milliseconds.

@@ -13,6 +13,7 @@ from tidegate_spark.batch import Batch
 from tidegate_spark.columns import Columns
 from tidegate_spark.errors import InvalidUsage, TidegateError
 from tidegate_spark.frame import Frame
+from tidegate_spark.hook.appends import TableAppends
 from tidegate_spark.hook.classify import RowClassifier
 from tidegate_spark.protocol.fold import Fold
 
@@ -118,10 +119,12 @@ class BatchHandler(ABC):
     Attributes:
         frame: The windows by which rows are classified; None if rows are classified by their event times.
         lateness: Allowed lateness: a window accepts rows while the watermark is below its end plus ``lateness``.
+        incarnation: Incarnation of the job that the output watermark belongs to; None: that of the latest answer.
     """
 
     frame: Frame | None = None
     lateness = 0
+    incarnation: int | None = None
 
     @abstractmethod
     def handle(self, rows: BatchRows) -> AfterCommit:
@@ -139,10 +142,10 @@ class BatchHandler(ABC):
 class RowHandler(BatchHandler):
     """A handler that passes the on-time rows to a user's function."""
 
-    def __init__(self, function: UserFunction) -> None:
-        self._function = function
+    def __init__(self, function: UserFunction, appends: TableAppends) -> None:
+        self._function, self._appends = function, appends
 
     def handle(self, rows: BatchRows) -> AfterCommit:
         """Call the function with the on-time rows."""
-        call_user(self._function, rows.on_time(), rows.batch)
+        call_user(self._function, rows.on_time(), self._appends.during(rows.batch, "on"))
         return lambda _: None

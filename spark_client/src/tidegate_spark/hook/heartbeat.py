@@ -24,6 +24,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.errors import TidegateError
+from tidegate_spark.hook.publishing import WatermarkPublisher
 from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
 from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput
 from tidegate_spark.protocol.session import DriverSession
@@ -99,8 +100,14 @@ class _FromJvm:
 class HeartbeatListener(StreamingQueryListener):
     """A listener that sends heartbeats on its own thread, so that Spark's event bus never waits for HTTP."""
 
-    def __init__(self, spark: SparkSession, session: DriverSession, evidence: EvidenceReader) -> None:
-        self._spark, self._session, self._evidence = spark, session, evidence
+    def __init__(
+        self,
+        spark: SparkSession,
+        session: DriverSession,
+        evidence: EvidenceReader,
+        publisher: WatermarkPublisher | None = None,
+    ) -> None:
+        self._spark, self._session, self._evidence, self._publisher = spark, session, evidence, publisher
         self._pause_s = CONNECT_PAUSE_S if is_connect(spark) else 0.0
         # The id of the run is unknown until the query has started. Until then, keep the events of all runs.
         self._run_id: str | None = None
@@ -169,6 +176,8 @@ class HeartbeatListener(StreamingQueryListener):
             self._send(unsent.at_s, unsent.told)
         self._session.close()
         self._evidence.close()
+        if self._publisher is not None:
+            self._publisher.close()
         atexit.unregister(self.leave)
         time.sleep(self._pause_s)
         self.leave()
@@ -188,7 +197,12 @@ class HeartbeatListener(StreamingQueryListener):
                     return
                 self._finished, self._knows_finished = checkpoint.finished(), True
             age_s = max(0.0, time.time() - at_s)
-            self._session.run(self._session.protocol.heartbeat(age_s, self._finished, told.evidence, told.offsets))
+            answer = self._session.run(
+                self._session.protocol.heartbeat(age_s, self._finished, told.evidence, told.offsets)
+            )
+            # The windows of a query are written by its batches only, which publish their watermark.
+            if answer is not None and self._publisher is not None and not self._session.settings.tells_output:
+                self._publisher.offer(answer["watermark"], answer["incarnation"])
         except (TidegateError, OSError) as error:  # an OSError comes from the checkpoint's file system
             self._failures.failed(error)
         else:

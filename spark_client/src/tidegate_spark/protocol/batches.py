@@ -88,6 +88,9 @@ class Batches:
     """The batches of one run.
 
     Attributes:
+        unfinished_frame: Start of the first frame that is not finished; None if the job has no frames, or this process
+            does not know it.
+        incarnation: Incarnation of the job, which rises when an operator resets or deletes it.
         max_future_skew_ms: Maximum distance of an event time ahead of the clock, in milliseconds: the coordinator's
             limit if known, else its default. None if there is no limit.
         job_watermark: The latest emitted watermark that the run has received; None if it has received none.
@@ -96,6 +99,8 @@ class Batches:
     def __init__(self, calls: QueryCalls, registration: QueryRegistration) -> None:
         self._calls, self._registration, self._log = calls, registration, calls.log
         self.job_watermark: int | None = None
+        self.unfinished_frame: int | None = None
+        self.incarnation = 1
         self.max_future_skew_ms: int | None = registration.config.get("max_future_skew_ms", MAX_FUTURE_SKEW_MS)
 
     def batch(self, batch_id: int, stored: StoredPinnedWatermark, replayed: bool) -> Batch:
@@ -107,6 +112,8 @@ class Batches:
             job=self._calls.job,
             query=self._calls.settings.query,
             replayed=replayed,
+            incarnation=self.incarnation,
+            unfinished_frame=self.unfinished_frame,
         )
 
     def begin(
@@ -121,7 +128,7 @@ class Batches:
         begin = partial(self._begin, batch_id, stored, evidence, policy)
         answer: Answer = yield Locked(self._announced(begin, batch_id, policy))
         yield from self._check_order(batch_id, stored, answer)
-        self.job_watermark = answer["watermark"]
+        self._follow(answer)
         latest = answer["latest_event_time"]
         self.max_future_skew_ms = None if latest is None else latest - answer["now_ms"]
         if answer["joined"]:
@@ -137,6 +144,10 @@ class Batches:
             stored = StoredPinnedWatermark(answer["pinned_watermark"], answer["watermark_token"], latest)
             yield from self._calls.settings.pinned_watermarks.write(batch_id, stored)
         return OpenBatch(self.batch(batch_id, stored, replayed), stored, True, self._calls.now(), evidence)
+
+    def _follow(self, answer: Answer) -> None:
+        self.job_watermark, self.incarnation = answer["watermark"], answer["incarnation"]
+        self.unfinished_frame = answer.get("unfinished_frame")  # an earlier version of the coordinator lacks it
 
     def _check_order(self, batch_id: int, stored: StoredPinnedWatermark | None, answer: Answer) -> Procedure[None]:
         """Check that the coordinator is not ahead of the checkpoint, because an older checkpoint was restored.
@@ -248,7 +259,7 @@ class Batches:
                 extra={"batch": batch.batch_id},
             )
             answer = yield from self._commit(batch, fold, policy, None)
-        self.job_watermark = answer["watermark"]
+        self._follow(answer)
         yield Locked(self._registration.committed(answer, batch.batch_id, fold.max_event_times(), batch.offsets))
         return answer
 

@@ -1,6 +1,6 @@
 """The calls for the batches and heartbeats of one run, with one procedure for each API call."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +11,9 @@ from tidegate_spark.protocol.evidence import BatchOffsets, Evidence, ProcessingT
 from tidegate_spark.protocol.pinned_watermarks import StoredPinnedWatermark
 from tidegate_spark.protocol.retry import ONE_ATTEMPT, RetryPolicy, outage_since
 from tidegate_spark.protocol.settings import QuerySettings
+
+TABLES_PER_CALL = 20
+"""Maximum number of tables that a call may tell versions of, and that the coordinator keeps for a query."""
 
 
 class QueryCalls(Coordinator):
@@ -23,6 +26,8 @@ class QueryCalls(Coordinator):
         output_watermark: The output watermark of the query: everything that its functions write for event times below
             it is written. None if nothing is written, or this process does not know it.
         told_output: The output watermark that the coordinator has, as far as this process knows.
+        outputs: The latest versions of the tables that the query has written, as far as neither a begin nor a commit
+            has told them.
     """
 
     def __init__(self, settings: QuerySettings, run_id: str) -> None:
@@ -32,6 +37,8 @@ class QueryCalls(Coordinator):
         self.query_id: str | None = None
         self.output_watermark: int | None = None
         self.told_output: int | None = None
+        self.outputs: dict[str, str] = {}
+        self._versions: dict[str, str] = {}
         self._run_id = run_id
 
     def caller(self) -> Procedure[dict[str, str]]:
@@ -64,6 +71,7 @@ class QueryCalls(Coordinator):
                 that commits the batch without their names would confirm all substreams.
             policy: The retry policy.
         """
+        told = self._untold()
 
         def body(now: ProcessingTime) -> Body:
             at = None if evidence is None or evidence.substreams is not None else evidence.at
@@ -71,12 +79,15 @@ class QueryCalls(Coordinator):
             fields = {"pinned_watermarks_to_keep": self.settings.pinned_watermarks.kept, "input_age_ms": age_ms}
             if self.settings.tells_output:
                 fields["output_watermark"] = self.output_watermark
+            fields |= self._outputs(told)
             return fields if stored is None else {**fields, "pinned_watermark": stored.pinned_watermark}
 
         answer = yield from self._call_about("PUT", batch_id, "", body, policy)
         # The coordinator takes no results at the pinned watermark or above for written.
-        pinned, told = answer["pinned_watermark"], self.output_watermark
-        self.told_output = None if pinned is None or told is None else min(told, pinned)
+        pinned, written = answer["pinned_watermark"], self.output_watermark
+        self.told_output = None if pinned is None or written is None else min(written, pinned)
+        if not answer["replayed"]:  # the coordinator may ignore a repetition
+            self._acknowledge(told)
         return answer
 
     def report(self, batch_id: int, reports: Iterable[Body], policy: RetryPolicy) -> Procedure[None]:
@@ -103,16 +114,43 @@ class QueryCalls(Coordinator):
 
         If ``evidence`` names substreams, the batch is evidence of silence for these substreams only.
         """
+        told = self._untold()
 
         def body(now: ProcessingTime) -> Body:
-            fields: dict[str, Any] = {"rows": rows, "reported": reported}
+            fields: dict[str, Any] = {"rows": rows, "reported": reported, **self._outputs(told)}
             if offsets is not None:
                 fields["offsets"] = asdict(offsets)
             if evidence is None or evidence.substreams is None or evidence.at is None:
                 return fields
             return {**fields, "caught_up": sorted(evidence.substreams), "caught_up_age_ms": evidence.at.age_ms(now)}
 
-        return self._call_about("POST", batch_id, ":commit", body, policy)
+        answer = yield from self._call_about("POST", batch_id, ":commit", body, policy)
+        if answer["applied"]:
+            self._acknowledge(told)
+        return answer
+
+    def wrote_table(self, table: str, version: str) -> Procedure[None]:
+        """Tell the version of a table that the query has written, with the next call."""
+        for versions in (self.outputs, self._versions):
+            versions.pop(table, None)
+            versions[table] = version
+        yield from ()
+
+    def tell_versions_again(self) -> None:
+        """Tell the versions of all tables with the next call, because the coordinator may have lost them."""
+        self.outputs = dict(self._versions)
+
+    def _untold(self) -> dict[str, str]:
+        return dict(list(self.outputs.items())[-TABLES_PER_CALL:])
+
+    @staticmethod
+    def _outputs(told: Mapping[str, str]) -> dict[str, Any]:
+        """Return the field ``outputs`` of a body. Without versions, it is missing, as in an earlier version."""
+        tables = [{"table": table, "version": version} for table, version in told.items()]
+        return {"outputs": tables} if tables else {}
+
+    def _acknowledge(self, told: Mapping[str, str]) -> None:
+        self.outputs = {table: version for table, version in self.outputs.items() if told.get(table) != version}
 
     def heartbeat(
         self,
@@ -132,10 +170,12 @@ class QueryCalls(Coordinator):
             about["caught_up"] = substreams
         if offsets is not None:
             about["offsets"] = asdict(offsets)
-        if self.settings.tells_output:
-            about["output_watermark"] = self.output_watermark
-        body = self._with_caller(caller, self.waited_s, about)
         told = self.output_watermark
+        # The coordinator ignores them if it has a later batch, so the next begin tells them again.
+        about |= self._outputs(self._untold())
+        if self.settings.tells_output:
+            about["output_watermark"] = told
+        body = self._with_caller(caller, self.waited_s, about)
         answer = yield from self.call("POST", f"/queries/{self.settings.query}:heartbeat", body, policy)
         self.keep_token(answer)
         if told is not None:

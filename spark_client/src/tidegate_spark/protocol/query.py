@@ -318,7 +318,7 @@ class QueryProtocol:
         after_batch: int | None,
         evidence: Evidence | None = ALL_CAUGHT_UP,
         offsets: BatchOffsets | None = None,
-    ) -> Procedure[None]:
+    ) -> Procedure[Answer | None]:
         """Report what was caught up ``age_s`` seconds ago, and restore state that the coordinator has lost.
 
         Args:
@@ -326,6 +326,9 @@ class QueryProtocol:
             after_batch: The last batch that the query had finished at that time; None if it had finished none.
             evidence: The evidence. None: no evidence; the heartbeat only tells that the query is alive.
             offsets: The offsets of that batch or an earlier one; None if its commit has told them.
+
+        Returns:
+            The answer; None if the coordinator had lost the job.
 
         Raises:
             TidegateError: If the heartbeat fails. The next heartbeat carries newer evidence.
@@ -337,9 +340,10 @@ class QueryProtocol:
             answer = yield from self._tell(age_s, after_batch, self._named(evidence), offsets)
         except JobMissing as missing:
             yield Locked(self._restore_job(missing, after_batch))
-            return
+            return None
         if not answer["applied"] or not self.registration.is_announced_in(answer):
             yield Locked(self._follow_heartbeat(answer, after_batch))
+        return answer
 
     def _tell(
         self, age_s: float, after_batch: int | None, substreams: Sequence[str] | None, offsets: BatchOffsets | None

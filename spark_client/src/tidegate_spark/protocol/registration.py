@@ -226,6 +226,8 @@ class QueryRegistration:
         progress = yield from self.progress()
         lost = progress.is_lost_by(answer["previous_batch_id"], answer["previous_open"])
         yield from self._declare_again(answer, batch_id, lost, policy)
+        if lost:
+            self._calls.tell_versions_again()
         if (answer["state_epoch"], answer["revision"]) != self._config_version:
             self._keep_config((yield from self._calls.status(policy)))
         if lost and not progress.restoring:
@@ -298,6 +300,7 @@ class QueryRegistration:
         progress = yield from self.progress()
         if batch_id is None or stored is None or batch_id != progress.batch_id:
             return
+        self._calls.tell_versions_again()
         begun = yield from self._calls.begin(batch_id, stored, None, policy)
         # The token of the begin may have raised the incarnation of a job that the client has just created again.
         yield from self.follow(begun, policy)

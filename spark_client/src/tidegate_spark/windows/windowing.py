@@ -23,6 +23,7 @@ from tidegate_spark.batch import Batch
 from tidegate_spark.columns import from_time, quoted
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.frame import RESERVED_PREFIX
+from tidegate_spark.hook.appends import TableAppends
 from tidegate_spark.hook.classify import RowClassifier, not_too_low
 from tidegate_spark.hook.handlers import AfterCommit, BatchHandler, BatchRows, UserFunction, call_user
 from tidegate_spark.protocol.checkpoint import Checkpoint
@@ -48,6 +49,7 @@ class Version:
         layout: The windows, columns and types of the rows, as text; None if the state has no rows.
         planned_ms: Time at which Spark planned the batch (epoch milliseconds). A restored checkpoint may have another
             batch with the same number, planned at another time.
+        incarnation: Incarnation of the job whose watermark has closed the last window.
     """
 
     rows_of: int | None
@@ -55,6 +57,7 @@ class Version:
     closed_before: int | None
     layout: str | None
     planned_ms: int | None
+    incarnation: int = 1
 
 
 EMPTY = Version(None, None, None, None, None)
@@ -91,15 +94,21 @@ class Windowing(BatchHandler):
         kind: Type of the event time.
         function: The user's function for results.
         checkpoint: The checkpoint that stores the versions.
+        appends: The appends of the function to tables.
     """
 
     def __init__(
-        self, settings: WindowSettings, kind: DataType, function: UserFunction, checkpoint: Checkpoint
+        self,
+        settings: WindowSettings,
+        kind: DataType,
+        function: UserFunction,
+        checkpoint: Checkpoint,
+        appends: TableAppends,
     ) -> None:
         self.frame = settings.frame
         self.lateness = settings.lateness
         self._windows, self._by, self._aggregates = settings.frame, settings.by, settings.aggregates
-        self._kind, self._function, self._checkpoint = kind, function, checkpoint
+        self._kind, self._function, self._checkpoint, self._appends = kind, function, checkpoint, appends
         self._store = settings.store or FileState(checkpoint)
         self._keys = [_START, *map(quoted, settings.by)]
         self._parts = [f"{RESERVED_PREFIX}part_{index}" for index in range(len(settings.aggregates))]
@@ -224,12 +233,14 @@ class Windowing(BatchHandler):
                 known.append(before.closed)
             closed = max(known, default=None)
             planned_ms = self._checkpoint.planned_ms(batch.batch_id)
-            version = Version(merged.rows_of, closed, before.closed, merged.layout, planned_ms)
+            incarnation = before.incarnation if closed == before.closed else batch.incarnation
+            version = Version(merged.rows_of, closed, before.closed, merged.layout, planned_ms, incarnation)
             self._checkpoint.write(f"{_KIND}/{batch.batch_id}", asdict(version))
         moved = version.closed != version.closed_before
         if version.closed is not None and version.rows_of is not None and (moved or merged.updates):
             self._emit(merged, version)
         self._remove(batch.batch_id - VERSIONS_KEPT)
+        self.incarnation = version.incarnation
         return version.closed
 
     def _emit(self, merged: MergedBatch, version: Version) -> None:
@@ -247,7 +258,12 @@ class Windowing(BatchHandler):
             F.when(changed, F.struct(*self._finished(f"{_BEFORE}."))).alias("previous"),
         )
         if not results.isEmpty():
-            call_user(self._function, results, replace(merged.batch, job_watermark=version.closed))
+            # A batch after the end of the input is not begun, so only its version tells an earlier attempt.
+            replayed = merged.batch.replayed or merged.found is not None
+            batch = replace(
+                merged.batch, job_watermark=version.closed, replayed=replayed, incarnation=version.incarnation
+            )
+            call_user(self._function, results, self._appends.during(batch, "windows"))
 
     def _finished(self, prefix: str) -> list[Column]:
         """Return the results of the partial aggregates whose columns have a prefix."""

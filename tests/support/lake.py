@@ -1,0 +1,79 @@
+"""Tables of Delta Lake and Iceberg for tests: made, changed and read without the client."""
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+FORMS = ("delta", "iceberg")
+
+
+class Lake:
+    """A table of a format, with the columns of a schema.
+
+    Attributes:
+        spark: The session.
+        form: The format: ``delta`` or ``iceberg``.
+        name: The table: a path, or a name in the catalog ``ice``.
+    """
+
+    def __init__(self, spark: SparkSession, form: str, directory: Path, schema: str = "k string, t long") -> None:
+        self.spark, self.form, self.schema = spark, form, schema
+        unique = secrets.token_hex(4)
+        self.name = str(directory / f"table-{unique}") if form == "delta" else f"ice.db.t{unique}"
+        nothing = self.rows()
+        if form == "delta":
+            nothing.write.format("delta").save(self.name)
+        else:
+            nothing.writeTo(self.name).using("iceberg").create()
+
+    @property
+    def sql(self) -> str:
+        """The table in a statement."""
+        return f"delta.`{self.name}`" if self.form == "delta" else self.name
+
+    def rows(self, *values: tuple[Any, ...]) -> DataFrame:
+        return self.spark.createDataFrame([*values], self.schema)
+
+    def append(self, df: DataFrame) -> None:
+        """Append rows as another writer does."""
+        if self.form == "delta":
+            df.write.format("delta").mode("append").save(self.name)
+        else:
+            df.writeTo(self.name).append()
+
+    def read(self, version: int | None = None) -> list[tuple[Any, ...]]:
+        """Return the rows of a version, sorted."""
+        reader = self.spark.read.format(self.form)
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return sorted((tuple(row) for row in reader.load(self.name).collect()), key=str)
+
+    def versions(self) -> list[int]:
+        """Return the versions, first one first."""
+        if self.form == "delta":
+            listed = self.spark.sql(f"DESCRIBE HISTORY {self.sql}").orderBy("version")
+            return [row.version for row in listed.collect()]
+        listed = self.spark.table(f"{self.name}.snapshots").orderBy("committed_at")
+        return [row.snapshot_id for row in listed.collect()]
+
+    def compact(self) -> None:
+        """Write the rows into one file."""
+        if self.form == "delta":
+            self.spark.sql(f"OPTIMIZE {self.sql}")
+        else:
+            rewrite = "options => map('rewrite-all', 'true')"
+            self.spark.sql(f"CALL ice.system.rewrite_data_files(table => '{self.name}', {rewrite})")
+
+    def roll_back(self, version: int) -> None:
+        if self.form == "delta":
+            self.spark.sql(f"RESTORE TABLE {self.sql} TO VERSION AS OF {version}")
+        else:
+            self.spark.sql(f"CALL ice.system.rollback_to_snapshot('{self.name}', {version})")
+
+    def expire(self) -> None:
+        """Remove all versions but the current one from an Iceberg table."""
+        assert self.form == "iceberg"
+        expire = "older_than => TIMESTAMP '2999-01-01 00:00:00', retain_last => 1"
+        self.spark.sql(f"CALL ice.system.expire_snapshots(table => '{self.name}', {expire})")

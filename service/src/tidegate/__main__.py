@@ -7,8 +7,10 @@ import typer
 
 from tidegate import __version__
 from tidegate.cli import actions, frames, history, views
+from tidegate.cli.airflow import notify
 from tidegate.cli.keys import keys
 from tidegate.cli.simulate import simulate
+from tidegate.cli.tables import table
 from tidegate.cli.views import completeness, late
 
 cli = typer.Typer(pretty_exceptions_enable=False, no_args_is_help=True)
@@ -74,17 +76,20 @@ def openapi() -> None:
 
 
 cli.add_typer(keys, name="keys", rich_help_panel="Service")
+cli.add_typer(notify, name="notify", rich_help_panel="Service")
 for view in (
     views.jobs,
     views.status,
     views.explain,
     views.holders,
     frames.frames,
+    frames.consumers,
     history.history,
     history.watch,
     history.wait,
     completeness,
     late,
+    table,
 ):
     cli.command(rich_help_panel="Views")(view)
 for action in (
@@ -97,6 +102,7 @@ for action in (
     actions.hand_over,
     actions.hold,
     actions.release,
+    frames.forget_consumer,
     actions.complete,
     actions.reopen,
     actions.configure,

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Generator, Mapping, Sequence
+import time as clock
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -14,9 +15,13 @@ if TYPE_CHECKING:
     import httpx
     from httpx_sse import ServerSentEvent
 
-REFUSED, USAGE, NOT_REACHED, NO_ANSWER, WITH_EXCLUSIONS = 1, 2, 3, 4, 5
-"""Exit statuses: refused by the coordinator, wrong command line, goal not reached, no answer, incomplete frame."""
+REFUSED, USAGE, NOT_REACHED, NO_ANSWER, WITH_EXCLUSIONS, NOT_DELIVERED = 1, 2, 3, 4, 5, 6
+"""Exit statuses: refused by the coordinator, wrong command line, goal not reached, no answer, incomplete frame, and a
+command for a frame that has failed too often."""
 CONNECT_S, READ_S = 5.0, 60.0
+RECONNECT_S = 1.0
+PATIENCE_S = 600.0
+"""Longest time without an answer, as in the Python client."""
 
 _KEY = re.compile(r"[\x21-\x7e]+")
 
@@ -37,6 +42,32 @@ def segment(role: str, name: str) -> str:
 
 class NoAnswer(Exception):
     """Raised when no coordinator answers, or when it cannot serve calls at this time."""
+
+
+class Refusal(Exception):
+    """Raised when the coordinator refuses a call with a code that the caller expects.
+
+    Args:
+        code: Code of the error.
+        problem: The problem document.
+    """
+
+    def __init__(self, code: str, problem: Mapping[str, Any]) -> None:
+        super().__init__(f"{problem['detail']} [{code}]")
+        self.code, self.problem = code, problem
+
+
+def try_again(error: NoAnswer, answered: float, said: str) -> str:
+    """Show why there was no answer, unless the message was ``said`` before; return it.
+
+    Exit if there was no answer since the monotonic time ``answered`` plus ten minutes.
+    """
+    text = visible(str(error))
+    if text != said:
+        typer.echo(f"tidegate: {text}", err=True)
+    if clock.monotonic() - answered > PATIENCE_S:
+        raise typer.Exit(NO_ANSWER) from None
+    return text
 
 
 class Coordinator:
@@ -97,11 +128,13 @@ class Coordinator:
         params: Mapping[str, Any] | None = None,
         json: Any = None,
         headers: Mapping[str, str] | None = None,
+        expected: Collection[str] = (),
     ) -> Any:
-        """Return the answer to a call. Exit if the call is refused.
+        """Return the answer to a call. Exit if the call is refused, except with an ``expected`` code.
 
         Raises:
             NoAnswer: If the coordinator does not answer, or cannot serve the call at this time.
+            Refusal: If the call is refused with an expected code.
         """
         import httpx
 
@@ -111,7 +144,7 @@ class Coordinator:
                 response = http.request(method, path, params=given, json=json, headers=headers)
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise self._unreached(error) from None
-        return self._content(response)
+        return self._content(response, expected)
 
     def events(self, job: str, last_id: str | None, **parameters: Any) -> "Generator[ServerSentEvent]":
         """Yield each event of a job, until the connection ends. Exit if the call is refused.
@@ -153,7 +186,7 @@ class Coordinator:
         except httpx.InvalidURL as error:
             _fail(f"{self.url!r} is not a URL ({error}); correct it.", USAGE)
 
-    def _content(self, response: "httpx.Response") -> Any:
+    def _content(self, response: "httpx.Response", expected: Collection[str] = ()) -> Any:
         if response.is_success and not response.content:
             return {}
         try:
@@ -162,16 +195,18 @@ class Coordinator:
             answered = f"{self.url} answered {response.status_code} without JSON"
             raise NoAnswer(f"{answered}; set TIDEGATE_URL to a coordinator.") from None
         if not response.is_success:
-            self._fail_refused(response, content)
+            self._fail_refused(response, content, expected)
         return content
 
-    def _fail_refused(self, response: "httpx.Response", content: Any) -> NoReturn:
+    def _fail_refused(self, response: "httpx.Response", content: Any, expected: Collection[str]) -> NoReturn:
         from httpx import codes
 
         status = response.status_code
         if not isinstance(content, dict) or "code" not in content:
             answered = f"{self.url} answered {status} without a problem document"
             raise NoAnswer(f"{answered}; set TIDEGATE_URL to a coordinator.")
+        if content["code"] in expected:
+            raise Refusal(content["code"], content)
         detail = content["detail"]
         if status == codes.UNAUTHORIZED:
             detail += f" Set TIDEGATE_TOKEN to a key of {self.url}."

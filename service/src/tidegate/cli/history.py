@@ -10,7 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.coordinator import NO_ANSWER, NOT_REACHED, WITH_EXCLUSIONS, Coordinator, NoAnswer, segment
+from tidegate.cli.coordinator import (
+    NOT_REACHED,
+    RECONNECT_S,
+    WITH_EXCLUSIONS,
+    Coordinator,
+    NoAnswer,
+    segment,
+    try_again,
+)
 from tidegate.cli.frames import show_frame
 from tidegate.cli.options import (
     LOCAL_URL,
@@ -26,18 +34,14 @@ from tidegate.cli.options import (
 )
 from tidegate.cli.views import job_sentence, show_written
 from tidegate.domain.history import Kind
-from tidegate.escapes import visible
 from tidegate.times import format_time
 from tidegate.views.sentences import holder, plain_text, record_details
 
 Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="Show only records of this kind. Repeatable.")]
 MAX_POLL_S = 60.0
 ANSWER_S = 30.0
-RECONNECT_S = 1.0
 POLL_EACH_S = 0.5
 """Pause between two reads of committed offsets."""
-PATIENCE_S = 600.0
-"""Longest time without an answer, as in the Python client."""
 
 
 def history(
@@ -116,23 +120,10 @@ def watch(
                 if event.event == "deleted":
                     return
         except NoAnswer as error:
-            said = _try_again(error, answered, said)
+            said = try_again(error, answered, said)
         except KeyboardInterrupt:
             return
         clock.sleep(RECONNECT_S)
-
-
-def _try_again(error: NoAnswer, answered: float, said: str) -> str:
-    """Show why there was no answer, unless the message was ``said`` before; return it.
-
-    Exit if there was no answer since the monotonic time ``answered`` plus ten minutes.
-    """
-    text = visible(str(error))
-    if text != said:
-        typer.echo(f"tidegate: {text}", err=True)
-    if clock.monotonic() - answered > PATIENCE_S:
-        raise typer.Exit(NO_ANSWER) from None
-    return text
 
 
 def _show_event(name: str, data: Mapping[str, Any]) -> None:
@@ -262,7 +253,7 @@ def _poll(
             result: dict[str, Any] = coordinator.attempt("GET", path, poll_s + ANSWER_S, waiting)
         except NoAnswer as error:
             # After the timeout, there is no other attempt.
-            said = _try_again(error, answered if left_s else -math.inf, said)
+            said = try_again(error, answered if left_s else -math.inf, said)
             clock.sleep(min(RECONNECT_S, left_s))
             continue
         answered, said = clock.monotonic(), ""

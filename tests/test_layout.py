@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SERVICE = ROOT / "service" / "src" / "tidegate"
 CLIENT = ROOT / "spark_client" / "src" / "tidegate_spark"
+PROVIDER = ROOT / "integrations" / "airflow" / "src" / "tidegate_airflow"
 
 # Parts that each part of the service may import, besides itself and LEAVES. Parts that are not listed are wiring, and
 # no part may import them.
@@ -126,7 +127,7 @@ def test_the_domain_needs_nothing_but_python(file: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("distribution", [SERVICE, CLIENT], ids=lambda root: root.name)
+@pytest.mark.parametrize("distribution", [SERVICE, CLIENT, PROVIDER], ids=lambda root: root.name)
 def test_no_class_name_stands_twice_in_a_distribution(distribution: Path) -> None:
     """A reader who finds a class by its name must find the right one."""
     names = Counter(
@@ -149,6 +150,12 @@ def test_the_command_commit_needs_few_modules() -> None:
     assert len(reached) <= 14, sorted(reached)
 
 
+@pytest.mark.parametrize("file", files(PROVIDER), ids=lambda file: file.name)
+def test_the_provider_imports_neither_the_service_nor_the_client(file: Path) -> None:
+    """Workers of Airflow have neither Redis nor Spark."""
+    assert not {module.split(".")[0] for module in imported(file)} & {"tidegate", "tidegate_spark", "pyspark", "redis"}
+
+
 @pytest.mark.parametrize("file", files(CLIENT), ids=lambda file: str(file.relative_to(CLIENT)))
 def test_the_client_does_not_import_the_service(file: Path) -> None:
     """Executors must run without a web framework."""
@@ -156,7 +163,11 @@ def test_the_client_does_not_import_the_service(file: Path) -> None:
     assert not packages & {"tidegate", "fastapi", "uvicorn", "pydantic", "redis", "examples"}
 
 
-@pytest.mark.parametrize("distribution", ["service", "spark_client"])
+OF_AIRFLOW = {name: ["apache-airflow"] for name in ("airflow", "asgiref", "flask_appbuilder", "wtforms")}
+"""Packages of Airflow, which is not installed here. Airflow 2.11 needs the last three, and requires them."""
+
+
+@pytest.mark.parametrize("distribution", ["service", "spark_client", "integrations/airflow"])
 def test_every_import_is_a_declared_dependency(distribution: str) -> None:
     """An indirect dependency may disappear with the next version of the package that requires it."""
     project = tomllib.loads((ROOT / distribution / "pyproject.toml").read_text())["project"]
@@ -164,13 +175,14 @@ def test_every_import_is_a_declared_dependency(distribution: str) -> None:
     declared = {
         re.split(r"[^A-Za-z0-9_.-]", text)[0].lower().replace("_", "-") for text in [*project["dependencies"], *extras]
     }
-    distributions = packages_distributions()
+    distributions = {**packages_distributions(), **OF_AIRFLOW}
     for file in files(ROOT / distribution / "src"):
         for package in {module.split(".")[0] for module in imported(file)} - set(sys.stdlib_module_names):
             names = {name.lower().replace("_", "-") for name in distributions.get(package, [package])}
             if package not in (
                 "tidegate",
                 "tidegate_spark",
+                "tidegate_airflow",
                 "pytest",
             ):  # pytest itself loads the fixtures
                 assert names & declared, f"{file.name} imports {package}, of {names}"

@@ -1,4 +1,4 @@
-"""Builds of both distributions with ``make dist``, in copies of the work tree."""
+"""Builds of the distributions with ``make dist``, in copies of the work tree."""
 
 import os
 import shutil
@@ -9,8 +9,10 @@ from pathlib import Path
 from tests.support.programs import run, tool
 
 ROOT = Path(__file__).parents[2]
-DISTRIBUTIONS = {"service": "tidegate", "spark_client": "tidegate_spark"}
+DISTRIBUTIONS = {"service": "tidegate", "spark_client": "tidegate_spark", "integrations/airflow": "tidegate_airflow"}
 """The Python packages of the distributions, by folder."""
+FILE_NAMES = DISTRIBUTIONS | {"integrations/airflow": "airflow_provider_tidegate"}
+"""The names of the distributions in the names of their files, by folder."""
 _INPUTS = ("Makefile", "requirements.lock", *DISTRIBUTIONS)
 _COMMITTED_AT = "2013-01-01T12:00:00+00:00"
 _AUTHOR = {"NAME": "Test", "EMAIL": "test@example.com", "DATE": _COMMITTED_AT}

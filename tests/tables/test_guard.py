@@ -198,11 +198,9 @@ def of_packages(lake: Lake, version: int | None = None) -> Claim | None:
     """Return the claim as a reader without Spark reads it."""
     if lake.form == "delta":
         return complete_up_to(deltalake.DeltaTable(lake.name, version=version))
-    warehouse, folder = lake.spark.conf.get("spark.sql.catalog.ice.warehouse"), lake.name.removeprefix("ice.")
-    location = Path(str(warehouse)) / folder.replace(".", "/")
-    latest = max((location / "metadata").glob("v*.metadata.json"), key=lambda file: int(file.name[1:].split(".")[0]))
+    latest = lake.metadata()
     found = complete_up_to(StaticTable.from_metadata(str(latest)), version=version)
-    for path in (location, latest, f"file://{location}"):
+    for path in (lake.location, latest, f"file://{lake.location}"):
         assert complete_up_to(path, version=version) == found
     return found
 

@@ -141,7 +141,8 @@ def test_a_page_with_many_emissions_is_short_on_a_phone(
     expect(page.locator("#history li").first).to_contain_text("200 emissions")
     for address in ("", "?kind=movements"):
         page.goto(f"{tidegate.url}/jobs/{job}{address}")
-        assert page.evaluate("document.documentElement.scrollHeight") < 6000, address
+        # All 200 would take four times as much. On a slow machine, some lines wrap, because their durations are longer.
+        assert page.evaluate("document.documentElement.scrollHeight") < 7500, address
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], address
 
 

@@ -65,10 +65,11 @@ OTHER_OPERATIONS = {
 """Operations that queries do not make. `tests/client/test_job_methods.py` calls the methods of `Job` for them."""
 NOT_SENT = {
     "Report": {"min_event_times", "watermarks"},
-    "CommitRequest": {"caught_up", "caught_up_age_ms", "offsets"},
-    "HeartbeatRequest": {"offsets"},
+    "BeginRequest": {"outputs"},
+    "CommitRequest": {"caught_up", "caught_up_age_ms", "offsets", "outputs"},
+    "HeartbeatRequest": {"offsets", "outputs"},
 }
-"""Members for other clients (reporters without batches, and reporters of watermarks), and members for Kafka, which
+"""Members for other clients (reporters without batches, and reporters of watermarks), and for Kafka and tables, which
 `tests/client/test_batch_protocol.py` and `tests/client/test_told_offsets.py` send.
 """
 

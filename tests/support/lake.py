@@ -39,6 +39,11 @@ class Lake:
     def rows(self, *values: tuple[Any, ...]) -> DataFrame:
         return self.spark.createDataFrame([*values], self.schema)
 
+    def refresh(self) -> None:
+        """Forget what the session knows of the table, which another process has written."""
+        if self.form == "iceberg":
+            self.spark.catalog.refreshTable(self.name)
+
     def append(self, df: DataFrame) -> None:
         """Append rows as another writer does."""
         if self.form == "delta":

@@ -156,7 +156,7 @@ def test_a_killed_driver_writes_each_row_once(
     settings.die = None
     assert run(settings) == 0
     for lake in lakes:
-        lake.spark.catalog.refreshTable(lake.sql)
+        lake.refresh()
         check_once(lake, given.rows, has_windows=False)
         assert check_claims(lake, lambda row: row[1] + 1) > 0
 

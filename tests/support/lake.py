@@ -39,8 +39,8 @@ class Lake:
     def rows(self, *values: tuple[Any, ...]) -> DataFrame:
         return self.spark.createDataFrame([*values], self.schema)
 
-    def refresh(self) -> None:
-        """Forget what the session knows of the table, which another process has written."""
+    def _refresh(self) -> None:
+        """Forget what the session knows of the table, which another session or process may have written."""
         if self.form == "iceberg":
             self.spark.catalog.refreshTable(self.name)
 
@@ -67,6 +67,7 @@ class Lake:
     def read(self, version: int | None = None) -> list[tuple[Any, ...]]:
         """Return the rows, sorted: those of a version by a reader without Spark, which takes less time."""
         if version is None:
+            self._refresh()
             found: Iterable[Any] = self.spark.read.format(self.form).load(self.name).collect()
             return sorted(map(tuple, found), key=str)
         if self.form == "delta":
@@ -78,6 +79,7 @@ class Lake:
 
     def versions(self) -> list[int]:
         """Return the versions, first one first."""
+        self._refresh()
         if self.form == "delta":
             listed = self.spark.sql(f"DESCRIBE HISTORY {self.sql}").orderBy("version")
             return [row.version for row in listed.collect()]

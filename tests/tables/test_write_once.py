@@ -24,9 +24,9 @@ from tidegate_spark import complete_up_to
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 SIZE = 20_000
-DEATHS = int(os.environ.get("KILLS") or 20)
-"""Number of batches in which the driver dies."""
-KILLS = int(os.environ.get("KILLS") or 3)
+DEATHS = int(os.environ.get("KILLS") or 15)
+"""Number of batches in which the driver dies. By default, it dies at each point once."""
+KILLS = int(os.environ.get("KILLS") or 2)
 """Number of kills of a driver in a process of its own, which takes some seconds to start."""
 
 ROWS = "k string, t long, kind string"
@@ -156,7 +156,6 @@ def test_a_killed_driver_writes_each_row_once(
     settings.die = None
     assert run(settings) == 0
     for lake in lakes:
-        lake.refresh()
         check_once(lake, given.rows, has_windows=False)
         assert check_claims(lake, lambda row: row[1] + 1) > 0
 

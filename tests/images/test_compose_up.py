@@ -148,7 +148,8 @@ def _check_permissions(compose: Compose) -> None:
     paths: dict[str, Any] = json.loads((ROOT / "openapi" / "tidegate.v1.json").read_text())["paths"]
     for path in (*paths, "/", "/jobs/kept"):
         if "get" in paths.get(path, {"get": ...}) and not path.endswith((":watch", "/live")):
-            answer = _get(path.format(job="kept", query="q", batch=0), key)
+            names = {"job": "kept", "query": "q", "batch": 0, "start": 1357552800000, "consumer": "none"}
+            answer = _get(path.format(**names), key)
             assert answer.status_code in (200, 303, 404), answer.text
     assert _get("/v1/jobs", {}).status_code == 401
     metrics = _get("/metrics?substreams=*", key).raise_for_status().text
@@ -209,7 +210,7 @@ def _check_output(out: Path, job: str, key: dict[str, str]) -> None:
 
 def _make_job(key: dict[str, str]) -> None:
     """Create a job that has no client, which could restore its state."""
-    rules = {"policy": {"type": "limiting_lag", "lag_ms": 10}}
+    rules = {"policy": {"type": "limiting_lag", "lag_ms": 10}, "frames": {"every": "hour"}}
     report = {"substreams": ["a"], "max_event_times": [100]}
     with httpx.Client(base_url=URL, headers=key, timeout=60) as http:
         http.put("/v1/jobs/kept", json=rules, headers={"If-None-Match": "*"}).raise_for_status()

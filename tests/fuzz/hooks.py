@@ -7,6 +7,7 @@ from typing import Any
 import schemathesis
 
 from tidegate.domain.batches import OUTPUTS_KEPT
+from tidegate.domain.calendar import DAY_MS, HOUR_MS, QUARTER_MS, UNITS
 from tidegate.domain.values import EXACT_DOUBLE, INT64
 from tidegate.times import doubt_about
 from tidegate.views.types import PRINTABLE, VERSION
@@ -26,7 +27,7 @@ COLUMNS = {
     "hours",
 }
 OFFSET_COLUMNS = {"starts", "ends", "latest", "behind_ms"}
-TIMES = {"at_least", "at_most", "before", "since", "up_to", "as_of", "watermarks"}
+TIMES = {"start", "at_least", "at_most", "before", "since", "up_to", "as_of", "watermarks"}
 """Parameters and members whose values are questioned if they are unlikely to be in milliseconds."""
 LONGEST_NAME = 200
 FIRST_HOUR, LAST_HOUR, MOST_ROWS = -2_501_999_793, 2_501_999_792, 10**12
@@ -45,8 +46,9 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
     * Offsets are those of the committed batch, or of a batch that a heartbeat names. Open transactions are in listed
       partitions, and substreams are named after partitions with a topic and a number.
     * A table has one version, which has 64 bits.
+    * The offset and the time zone of frames suit their length. Counts by frame do not exceed the counts of the batch.
     """
-    for given in (case.query, case.body):
+    for given in (case.query, case.body, case.path_parameters):
         for name in TIMES & set(given if isinstance(given, dict) else ()):
             value = given[name]
             given[name] = (
@@ -69,6 +71,8 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
     for held_by in (case.body, *(overrides if isinstance(overrides, list) else ())):
         if isinstance(held_by, dict) and isinstance(held_by.get("policy"), dict):
             _put_in_order(held_by["policy"])
+    if isinstance(frames := case.body.get("frames"), dict):
+        _declare(frames)
     throttle = case.body.get("throttle")
     if isinstance(throttle, dict) and _whole(throttle.get("size_ms")):
         slide = throttle.get("slide_ms")
@@ -76,6 +80,21 @@ def before_call(_context: Any, case: Any, _arguments: Any) -> None:
             throttle["size_ms"] = slide
         if _whole(throttle.get("offset_ms")):
             throttle["offset_ms"] %= throttle["size_ms"]
+
+
+def _declare(frames: dict[str, Any]) -> None:
+    """Give days and months a known time zone and quarters of an hour as offset, and other frames no time zone."""
+    every: Any = frames.get("every")
+    offset = frames.get("offset_ms", 0)
+    if not (every in UNITS or (_whole(every) and every == int(every))):
+        return
+    is_calendar = every in ("day", "month")
+    if isinstance(frames.get("time_zone"), str) and not (is_calendar and frames["time_zone"] == "Europe/Berlin"):
+        frames["time_zone"] = None
+    if offset == 0 or _whole(offset):
+        quarter = QUARTER_MS if is_calendar else 1
+        length = DAY_MS if is_calendar else HOUR_MS if every == "hour" else int(every)
+        frames["offset_ms"] = int(offset) % length // quarter * quarter
 
 
 def _are_outputs(outputs: Any) -> bool:
@@ -156,9 +175,10 @@ def _equalise(table: dict[str, Any], of: str = "substreams", members: Collection
     for member, column in columns.items():
         table[member] = (column * (len(names) + 1))[: len(names)]
     # An invalid list stays as it is, because the coordinator must refuse it.
-    all_hours = table.get("all_hours")
-    if isinstance(all_hours, list) and all(map(_is_entry, all_hours)):
-        all_hours.clear()
+    for member in ("all_hours", "frames"):
+        entries = table.get(member)
+        if isinstance(entries, list) and all(_is_entry(entry, of_hour=member == "all_hours") for entry in entries):
+            entries.clear()
     if "hours" in columns:
         _account_for(table)
 
@@ -174,13 +194,14 @@ def _account_for(table: dict[str, Any]) -> None:
             room[at] = max(room[at], sum(entry[1] for entry in entries))
 
 
-def _is_entry(entry: Any) -> bool:
-    """Return whether an entry of an hour is valid under the OpenAPI document."""
+def _is_entry(entry: Any, of_hour: bool = True) -> bool:
+    """Return whether an entry of an hour, or of a frame, is valid under the OpenAPI document."""
+    first, last = (FIRST_HOUR, LAST_HOUR) if of_hour else (-EXACT_DOUBLE.highest, EXACT_DOUBLE.highest)
     return (
         isinstance(entry, list)
         and len(entry) == 4
         and all(isinstance(number, int | float) and number == int(number) for number in entry)
-        and FIRST_HOUR <= entry[0] <= LAST_HOUR
+        and first <= entry[0] <= last
         and all(0 <= number <= MOST_ROWS for number in entry[1:])
     )
 

@@ -14,6 +14,8 @@ IDS: dict[str, list[str]] = {
     "query": ["departures", "arrivals"],
     "batch": [str(number) for number in range(4)],
     "hold": ["audit"],
+    "consumer": ["load"],
+    "start": ["1357552800000"],
 }
 """Values of the parameters in paths. There are few, so that calls meet the state of earlier ones."""
 SUBSTREAMS = ["HNL", "ORD", "ANC", "JFK", "ß-ärger", "slow/one"]

@@ -228,7 +228,7 @@ def test_older_versions_get_no_key(run: Run, stand_in: StandIn, path: str, versi
 
 
 def test_all_dags_with_a_tag_get_a_run(run: Run, http: httpx.Client, stand_in: StandIn, path: str) -> None:
-    """They are found anew at each delivery. A list of Dags has several pages."""
+    """Each delivery looks for them again. A list of Dags has several pages."""
     stand_in.dags = {f"dag-{number}": ["tidegate:flights"] for number in range(101)} | {"other": ["x"]}
     notified(run, stand_in, path, "--tag", "tidegate:flights")
     assert set(stand_in.runs) == stand_in.dags.keys() - {"other"}

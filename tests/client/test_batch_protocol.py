@@ -611,13 +611,18 @@ def wrote_table(run: Run, table: str, version: str) -> None:
     run.session.run(run.session.calls.wrote_table(table, version))
 
 
-def test_a_commit_tells_the_versions_of_tables(own: LocalCoordinator, runs: Runs) -> None:
-    job = new_job(own)
-    run = runs.run(job)
+def write_batch(run: Run) -> None:
+    """Run batch 0, whose function writes a table."""
     opened = run.begin(0)
     run.report(opened, fold(a=1))
     wrote_table(run, "lake.hours", "7")
     run.commit(opened, fold(a=1))
+
+
+def test_a_commit_tells_the_versions_of_tables(own: LocalCoordinator, runs: Runs) -> None:
+    job = new_job(own)
+    run = runs.run(job)
+    write_batch(run)
     assert versions(job) == {"lake.hours": "7"}
     run.batch(1, a=2)
     assert versions(job) == {"lake.hours": "7"}
@@ -625,7 +630,7 @@ def test_a_commit_tells_the_versions_of_tables(own: LocalCoordinator, runs: Runs
         wrote_table(run, f"t{table:02}", "1")
     run.batch(2, a=3)
     assert len(versions(job)) == 20
-    assert set(versions(job)) >= {f"t{table:02}" for table in range(10)}, "the rest is told with the commit"
+    assert set(versions(job)) >= {f"t{table:02}" for table in range(10)}, "the commit tells the rest"
 
 
 def test_a_version_written_after_the_commit_is_told_until_a_begin(own: LocalCoordinator, runs: Runs) -> None:
@@ -653,10 +658,7 @@ def test_a_replay_of_a_committed_batch_tells_its_versions(own: LocalCoordinator,
     job = new_job(own)
     runs.run(job).batch(0, a=1)
     run = runs.run(job)
-    opened = run.begin(0)
-    run.report(opened, fold(a=1))
-    wrote_table(run, "lake.hours", "7")
-    run.commit(opened, fold(a=1))
+    write_batch(run)
     run.beat(0)
     assert versions(job) == {"lake.hours": "7"}
 
@@ -665,9 +667,6 @@ def test_another_run_does_not_keep_the_versions(own: LocalCoordinator, runs: Run
     """The first run may have written a version that it has not told."""
     job = new_job(own)
     run = runs.run(job)
-    opened = run.begin(0)
-    run.report(opened, fold(a=1))
-    wrote_table(run, "lake.hours", "7")
-    run.commit(opened, fold(a=1))
+    write_batch(run)
     runs.run(job).begin(1)
     assert versions(job) == {}

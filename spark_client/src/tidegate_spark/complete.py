@@ -59,7 +59,7 @@ def _history(table: Any, version: int | None) -> TableHistory:
     if package == "deltalake":
         return _at_path(table.table_uri, table.version() if version is None else version)
     if package == "pyiceberg":
-        return iceberg_history(json.loads(table.metadata.model_dump_json(by_alias=True)), version)
+        return _of_pyiceberg(table, version)
     raise InvalidUsage(f"complete_up_to() takes a name, a path, or a table of deltalake or pyiceberg, not {table!r}.")
 
 
@@ -132,6 +132,10 @@ def _in_catalog(name: str, version: int | None) -> TableHistory:
         table = catalogs.load_catalog(catalog).load_table(identifier)
     except Exception as error:  # each catalog has its own errors
         raise InvalidUsage(f"The table {name} cannot be loaded: {_line(error)}") from error
+    return _of_pyiceberg(table, version)
+
+
+def _of_pyiceberg(table: Any, version: int | None) -> TableHistory:
     return iceberg_history(json.loads(table.metadata.model_dump_json(by_alias=True)), version)
 
 

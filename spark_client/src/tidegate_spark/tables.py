@@ -93,7 +93,7 @@ class Table(ABC):
             )
 
     def _is_written(self, record: AppendRecord, assume: Assumption | None, reason: str) -> bool:
-        """Return whether to take a batch for written of which the table does not know; the user must have said it."""
+        """Return whether the user says that the table has a batch; raise UnsafeWrite if the user says nothing."""
         if assume is None:
             raise UnsafeWrite(
                 f"It is not known whether table {self.name} has batch {record.batch_id} of {record.query}: {reason}. "

@@ -282,7 +282,7 @@ class Notifier:
     Attributes:
         airflow: The Airflow.
         dag: Dag to start.
-        tag: Tag of the Dags to start, which are found anew for each delivery.
+        tag: Tag of the Dags to start. Each delivery looks for them again.
         asset: Asset to materialize.
         sleep: Function that waits for a number of seconds.
     """

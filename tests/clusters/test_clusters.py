@@ -1,5 +1,7 @@
 """One program on several kinds of Spark: a local cluster, a standalone cluster and Spark Connect."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 
 from tests.support.clusters import connect_server, standalone
 from tests.support.pipeline import QUERY, SCHEMA, Settings
-from tests.support.runs import calls, run
+from tests.support.runs import calls, environment, run
 from tidegate_spark.testing import CoordinatorProcess, FileBatches
 
 CONF: dict[str, Any] = {
@@ -170,6 +172,15 @@ def test_native_over_connect_needs_a_later_spark(tidegate: CoordinatorProcess, t
     FileBatches(tmp_path / "input", SCHEMA).add({"k": "a", "t": 1000})
     assert run(settings) == 1
     assert "with_watermark() over Spark Connect needs Spark 4.2 or later" in (tmp_path / "pipeline.log").read_text()
+
+
+@pytest.mark.parametrize("session", ["connect"], indirect=True)
+def test_listeners_can_leave_while_events_wait(session: str) -> None:
+    """The client of Spark Connect waits for ever if it removes its last listener itself."""
+    command = [sys.executable, "-m", "tests.support.listening", session]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["listener", "0", "listener", "1", "listener", "2"]
 
 
 @pytest.mark.parametrize("session", ["connect"], indirect=True)

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryLis
 import tidegate_spark
 from tests.support.points import AFTER_SPARKS_COMMIT, IN_THE_FUNCTION, Reached, watch
 from tidegate_spark import Batch, Job, JobConfig, windows
+from tidegate_spark.spark_session import add_listener
 from tidegate_spark.testing import FileBatches, ensure_java
 
 QUERY = "q"
@@ -103,7 +104,10 @@ def keep(directory: Path, kind: str, df: DataFrame, batch: Batch) -> None:
     rows = sorted((list(row) for row in df.collect()), key=lambda row: (row[1] is not None, row))
     given = {"batch": batch.batch_id, "pinned_watermark": batch.watermark, "replayed": batch.replayed, "rows": rows}
     name = f"{kind}-{batch.batch_id:03d}-{time.time_ns()}-{uuid.uuid4()}.json"
-    (directory / "out" / name).write_text(json.dumps(given))
+    path = directory / "out" / name
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(given))
+    partial.rename(path)  # tests read the directory while this process writes, and kill it
 
 
 def once(mark: Path) -> bool:
@@ -175,7 +179,7 @@ def run_natively(
     counted = followed.groupBy(F.window("t", f"{settings.windows} milliseconds"), "k").count()
     results = counted.select("k", F.unix_millis("window.start"), "count")
     listener = AfterSparksCommit(reached)
-    df.sparkSession.streams.addListener(listener)
+    add_listener(df.sparkSession, listener)
     try:
         query = (
             results.writeStream.foreachBatch(

@@ -88,6 +88,7 @@ def _logs(directory: Path) -> str:
     servers = (each for each in directory.parent.glob("connect*") if not each.is_symlink())
     folders = [directory, *servers]
     logs = [log for each in folders for name in ("*.log", "stderr") for log in sorted(each.rglob(name))]
+    logs.sort(key=lambda log: log.name == "pipeline.log")  # last, because output that is cut begins later
     last = {log: log.read_text(errors="replace").splitlines()[-LINES:] for log in logs}
     return "\n".join(f"== {log.relative_to(directory.parent)}\n" + "\n".join(lines) for log, lines in last.items())
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from tidegate_spark.errors import InvalidUsage
 
@@ -55,6 +56,19 @@ def check_native(spark: SparkSession) -> None:
             f"with_watermark() over Spark Connect needs Spark 4.2 or later, and this is {spark.version}: use stream(), "
             "or a classic session."
         )
+
+
+def add_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:
+    """Add a listener to a session, so that it can be removed at any time.
+
+    Until Spark Connect's client has removed the last listener, it keeps a lock and waits for its event thread. This
+    thread needs the lock for each event that is left, so that both wait for ever (SPARK-59623). The client does not
+    wait for a thread that it does not know. The thread ends with the server's answer.
+    """
+    spark.streams.addListener(listener)
+    bus = getattr(spark.streams, "_sqlb", None)
+    if bus is not None:
+        bus._execution_thread = None
 
 
 def to_arrow(df: DataFrame) -> pa.Table:

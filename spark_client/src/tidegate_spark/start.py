@@ -38,6 +38,7 @@ from tidegate_spark.spark_session import (
     BATCHES_RETAINED,
     IDLE_EVENT_INTERVAL,
     PYTHON_SOURCES,
+    add_listener,
     is_connect,
     setting,
     version_of,
@@ -122,7 +123,7 @@ class QueryStart:
             )
         writer = self._writer(function)
         listener = HeartbeatListener(spark, session, evidence, publisher)
-        spark.streams.addListener(listener)
+        add_listener(spark, listener)
         try:
             # A query copies the session's settings when it starts.
             with setting(spark, IDLE_EVENT_INTERVAL, f"{options.heartbeat_ms}ms"):

@@ -29,15 +29,6 @@ from tidegate_spark.logs import HEARTBEATS_FAIL, FailureLog
 from tidegate_spark.protocol.evidence import NOTHING_KNOWN, BatchInput
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.sources.running import EvidenceReader, unix_s
-from tidegate_spark.spark_session import is_connect
-
-CONNECT_PAUSE_S = 5.0
-"""Pause in seconds before a listener of Spark Connect is removed.
-
-When Spark Connect's client removes a listener, it holds a lock and waits for its event thread, which also needs the
-lock. A program that stops the session while the client waits hangs. Many programs stop the session when their query
-has ended.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +99,6 @@ class HeartbeatListener(StreamingQueryListener):
         publisher: WatermarkPublisher | None = None,
     ) -> None:
         self._spark, self._session, self._evidence, self._publisher = spark, session, evidence, publisher
-        self._pause_s = CONNECT_PAUSE_S if is_connect(spark) else 0.0
         # The id of the run is unknown until the query has started. Until then, keep the events of all runs.
         self._run_id: str | None = None
         # The last batch that Spark has finished; None if it has finished none. Until the batch is known, send no
@@ -178,9 +168,8 @@ class HeartbeatListener(StreamingQueryListener):
         self._evidence.close()
         if self._publisher is not None:
             self._publisher.close()
-        atexit.unregister(self.leave)
-        time.sleep(self._pause_s)
         self.leave()
+        atexit.unregister(self.leave)
 
     def _next(self, run_id: str) -> Event:
         while (event := self._events.get()).run_id != run_id:

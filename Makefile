@@ -71,6 +71,7 @@ VERSIONS_READY := $(VERSIONS:%=$(VENV)/spark-%/.ready)
 # Tests for older versions: the hook, Kafka, Spark Connect, and the guarantees.
 OF_VERSIONS := tests/versions tests/kafka/test_evidence.py tests/guarantees/test_progress.py tests/guarantees/test_rows.py \
   tests/spark/test_hook.py tests/spark/test_measured_delays.py tests/spark/test_modes.py \
+  tests/spark/test_query_audit.py::test_the_audit_counts_what_the_output_lacks tests/spark/test_rules_of_spark.py \
   tests/clusters/test_clusters.py::test_it_is_the_same_everywhere[connect] \
   tests/clusters/test_clusters.py::test_native_over_connect_needs_a_later_spark
 # Older PySpark versions leave sockets open and call functions that newer packages deprecate.
@@ -143,30 +144,49 @@ $(AIRFLOW_READY): tests/airflow/airflow.lock integrations/airflow/pyproject.toml
 	  { tail -n 20 $(@D)/setup.log; exit 1; } >&2
 	@touch $@
 
-test-airflow: $(AIRFLOW_READY) $(VENV)/spark-4.1/.ready ## run the provider and the Dags of the documentation in a real Airflow, and the way from Kafka to a Dag (six minutes)
+$(VENV)/schedulers/.ready: tests/airflow/schedulers.lock $(READY)
+	@echo "Setting up $(@D): downloading dbt and Dagster ..."
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(UV) $(@D)/bin/python $(LOCKED) $< >$(@D)/setup.log 2>&1 || { tail -n 20 $(@D)/setup.log; exit 1; } >&2
+	@touch $@
+
+test-airflow: $(AIRFLOW_READY) $(VENV)/schedulers/.ready $(VENV)/spark-4.1/.ready ## run the provider and the Dags of the documentation in a real Airflow, the way from Kafka to a Dag, dbt and Dagster (six minutes)
 	@$(call WITH_MAVEN,$(KAFKA_READY) $(TABLES_READY))
 	@$(PYTEST) --numprocesses 0 -p no:randomly -m airflow --junitxml out/test/airflow.xml
 
 TABLES_READY := $(VENV)/tables/.ready
+# Version of Spark: version of Scala, name and version of Delta Lake, version of Iceberg.
+LAKES := 3.5:2.12:delta-spark_2.12:3.3.2:1.10.0 4.0:2.13:delta-spark_2.13:4.0.1:1.10.0 4.1:2.13:delta-spark_4.1_2.13:4.4.0:1.12.0
 
 $(TABLES_READY): tests/tables/jars.xml tests/tables/jars.sha256 $(READY)
 	@$(NEEDS_MAVEN)
 	@rm -rf $(@D)
-	@$(COPY_JARS) --file tests/tables/jars.xml -DoutputDirectory=$(CURDIR)/$(@D)
+	@echo "Setting up $(@D): downloading Delta Lake and Iceberg (160 MB) ..."
+	@for each in $(LAKES); do \
+	  set -- $$(echo $$each | tr : ' '); \
+	  $(COPY_JARS) --file tests/tables/jars.xml -Dspark=$$1_$$2 -Ddelta=$$3 -Ddelta.version=$$4 -Diceberg.version=$$5 \
+	    -DoutputDirectory=$(CURDIR)/$(@D)/spark-$$1 || exit 1; \
+	done
 	@cd $(@D) && sha256sum --check --quiet $(CURDIR)/tests/tables/jars.sha256
 	@touch $@
 
-# Delta Lake and Iceberg are built for Spark 4.1, not for later versions.
+# The latest Spark for which both Delta Lake and Iceberg are built is 4.1. test-versions runs the tests of guarded appends on
+# older versions of Spark.
 test-tables: $(READY) $(VENV)/spark-4.1/.ready ## run the tests with Delta Lake and Iceberg tables, if Maven is installed (KILLS=n: number of kills of a driver)
 	@$(call WITH_MAVEN,$(TABLES_READY))
 	@KILLS=$(KILLS) $(VENV)/spark-4.1/bin/python -m pytest --quiet $(OF_OLD_SPARK) --junitxml out/test/tables.xml tests/tables
 
+# Tests of tables need a process of their own: a Java process that runs does not get their jars.
 test-versions: $(READY) $(VERSIONS_READY) ## run client tests on older versions of Spark (VERSIONS=4.1 selects one)
-	@$(call WITH_MAVEN,$(KAFKA_READY))
+	@$(call WITH_MAVEN,$(KAFKA_READY) $(TABLES_READY))
 	@for version in $(VERSIONS); do \
 	  echo "Spark $$version:"; \
 	  $(VENV)/spark-$$version/bin/python -m pytest --quiet --numprocesses 2 $(OF_OLD_SPARK) --junitxml out/test/spark-$$version.xml \
 	    $(OF_VERSIONS) || failed=yes; \
+	  case $$version in 3.5|4.0) \
+	    $(VENV)/spark-$$version/bin/python -m pytest --quiet --numprocesses 2 $(OF_OLD_SPARK) \
+	      --junitxml out/test/tables-$$version.xml tests/tables/test_guard.py || failed=yes;; \
+	  esac; \
 	done; test -z "$$failed"
 
 test-debian: $(READY) ## run tests of the coordinator and the client on Debian trixie: Python 3.13, Valkey 8.1 (needs root and debootstrap)
@@ -222,7 +242,7 @@ BENCH_NEEDS_kafka := $(KAFKA_READY)
 BENCH_NEEDS_tables := $(TABLES_READY) $(VENV)/spark-4.1/.ready
 BENCH_NEEDS_appends := $(BENCH_NEEDS_tables)
 
-bench: $(READY) $(BENCH_NEEDS_$(BENCH)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small, kafka, tables, appends, frames, page or flink)
+bench: $(READY) $(BENCH_NEEDS_$(BENCH)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small, kafka, tables, appends, audit, frames, page or flink)
 	@$(if $(filter tables appends,$(BENCH)),$(VENV)/spark-4.1/bin,$(BIN))/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## measure windows with four values of allowed lateness, over a thousand batches or more (an hour)
@@ -279,7 +299,9 @@ lock: $(READY) ## write requirements.lock and the lock files of the images from 
 	done
 	@printf 'hatchling\nsetuptools\n' | $(OF_AN_IMAGE) deploy/locks/build.lock -
 	@$(COMPILE) --output-file benchmarks/flink/flink.lock benchmarks/flink/flink.in
-	@$(COMPILE) --output-file tests/airflow/airflow.lock tests/airflow/airflow.in
+	@for name in airflow schedulers; do \
+	  $(COMPILE) --output-file tests/airflow/$$name.lock tests/airflow/$$name.in || exit 1; \
+	done
 
 DISTRIBUTIONS := service spark_client integrations/airflow
 # Two builds of a commit have the same bytes: hatchling has the locked version, and the times in the files are that of the

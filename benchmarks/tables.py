@@ -9,7 +9,7 @@ from benchmarks.results import Row
 from tidegate_spark.testing import CoordinatorProcess
 
 SUBSTREAMS = (1, 64, 256)
-JARS = Path(__file__).parents[1] / ".venv" / "tables"
+JARS = Path(__file__).parents[1] / ".venv" / "tables" / "spark-4.1"
 SETTINGS = {
     "spark.jars": ",".join(map(str, sorted(JARS.glob("*.jar")))),
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

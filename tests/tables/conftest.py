@@ -4,19 +4,21 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.sessions import local_session
 
-JARS = Path(__file__).parents[2] / ".venv" / "tables"
+TABLES = Path(__file__).parents[2] / ".venv" / "tables"
+JARS = TABLES / f"spark-{'.'.join(pyspark.__version__.split('.')[:2])}"
 DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 ICEBERG = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    if not (JARS / ".ready").exists():
+    if not (TABLES / ".ready").exists():
         assert not os.environ.get("CI"), "CI needs Maven, which copies the jars of the tables"
         pytest.skip("needs the jars of Delta Lake and Iceberg: install Maven, and run make test-tables")
     with local_session(

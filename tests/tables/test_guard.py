@@ -11,6 +11,7 @@ from typing import Any
 import deltalake
 import pytest
 from pyiceberg.table import StaticTable
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.lake import FORMS, Lake
@@ -326,7 +327,7 @@ def test_a_delta_table_in_a_catalog(spark: SparkSession) -> None:
 
 
 def test_tables_that_cannot_be_guarded(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(InvalidUsage, match=r"There is no table ice\.db\.missing: create it first"):
+    with pytest.raises(InvalidUsage, match=r"There is no table ice\.db\.missing: correct the name"):
         table_on(spark, "ice.db.missing")
     for selector in ("branch_dev", "tag_v1", "snapshot_id_5", "at_timestamp_7"):
         with pytest.raises(InvalidUsage, match=rf"names a part of a table \({selector}\)"):
@@ -388,6 +389,31 @@ def other_name(lake: Lake) -> str:
 def published(lake: Lake) -> int | None:
     claim = complete_up_to(lake.name)
     return None if claim is None else claim.watermark
+
+
+def test_a_part_does_not_repeat_rows_without_one(
+    lake: Lake, tidegate: CoordinatorProcess, tmp_path: Path, checkpoint: str
+) -> None:
+    """A function fails after an append without a part, and its user names the parts then."""
+    source = FileBatches(tmp_path / "input", "k string, t long")
+    job = tidegate.job(config=limiting_lag(timedelta(seconds=10)))
+    source.add({"k": "a", "t": 100_000}, {"k": "b", "t": 20_000})
+
+    def run(*parts: tuple[str, str | None]) -> None:
+        def write(df: DataFrame, batch_id: int, batch: Batch) -> None:
+            for k, part in parts:
+                batch.write_once(df.filter(f"k = '{k}'"), lake.name, part=part)
+
+        stream = job.stream(source.stream(lake.spark), event_time="t", substream="k").foreach_batch(write)
+        query = stream.trigger(availableNow=True).start(queryName="q", checkpointLocation=checkpoint)
+        query.awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="Leave the first call as it is"):
+        run(("a", None), ("b", None))
+    with pytest.raises(StreamingQueryException, match="it may write them twice"):
+        run(("a", "a"), ("b", "b"))
+    run(("a", None), ("b", "b"))
+    assert lake.read() == [("a", 100_000), ("b", 20_000)]
 
 
 def test_a_query_appends_parts_and_publishes_its_watermark(

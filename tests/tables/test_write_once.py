@@ -29,6 +29,7 @@ DEATHS = int(os.environ.get("KILLS") or 15)
 KILLS = int(os.environ.get("KILLS") or 2)
 """Number of kills of a driver in a process of its own, which takes some seconds to start."""
 
+OUTPUTS = pytest.mark.parametrize("has_windows", [False, True], ids=["rows", "windows"])
 ROWS = "k string, t long, kind string"
 WINDOWS = "k string, t long, rows long, kind string"
 
@@ -64,11 +65,11 @@ def own(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return [row for row in rows if row[-1] != "other"]
 
 
-def check_once(lake: Lake, expected: Counter[tuple[str, int]], has_windows: bool) -> None:
-    """Check that each row of the input, or each result of a window, is in the table once."""
+def check_once(lake: Lake, expected: Counter[tuple[str, int]], windows: int | None) -> None:
+    """Check that each row of the input is in the table once, or the result of each window, of at least so many."""
     found = own(lake.read())
     assert found
-    if not has_windows:
+    if windows is None:
         assert Counter((k, t) for k, t, _ in found) == expected
         return
     assert [row for row, count in Counter(found).items() if count > 1] == []
@@ -79,7 +80,7 @@ def check_once(lake: Lake, expected: Counter[tuple[str, int]], has_windows: bool
         of_window[k, t - t % SIZE + SIZE] += count - late[k, t]
     closed = {key: count for key, count in of_window.items() if key in latest}
     assert latest == closed
-    assert len(latest) >= DEATHS, "windows have closed"
+    assert len(latest) >= windows, "windows have closed"
 
 
 def check_claims(lake: Lake, end_of: Callable[[tuple[Any, ...]], int]) -> int:
@@ -95,8 +96,8 @@ def check_claims(lake: Lake, end_of: Callable[[tuple[Any, ...]], int]) -> int:
     return len(seen)
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("has_windows", [False, True], ids=["rows", "windows"])
+@pytest.mark.timeout(1200 + 120 * KILLS)  # a start of a driver takes half a minute on a busy machine
+@OUTPUTS
 def test_each_row_is_written_once(
     spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path, has_windows: bool
 ) -> None:
@@ -132,32 +133,44 @@ def test_each_row_is_written_once(
     assert frames >= DEATHS - 2
     assert corrections > 0, "late rows correct frames"
     for lake in lakes:
-        check_once(lake, given.rows, has_windows)
+        check_once(lake, given.rows, DEATHS if has_windows else None)
         assert check_claims(lake, lambda row: row[1] + ends) >= DEATHS
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1200 + 120 * KILLS)  # a start of a driver takes half a minute on a busy machine
+@OUTPUTS
 def test_a_killed_driver_writes_each_row_once(
-    spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path
+    spark: SparkSession, tidegate: CoordinatorProcess, tmp_path: Path, has_windows: bool
 ) -> None:
     """The same with SIGKILL, which ends Python and Java in the middle of what they do."""
     job, given = tidegate.job(config=with_frames()), Input(tmp_path)
-    lakes = [Lake(spark, form, tmp_path, ROWS) for form in FORMS]
-    conf = {name: value for name, value in spark.sparkContext.getConf().getAll() if _is_of_tables(name)}
-    tables = [lake.name for lake in lakes]
-    settings = Settings("local[2]", tidegate.url, job.connection.job, str(tmp_path), tables=tables, conf=conf)
-    points = ["after delta on", "after iceberg on", "after iceberg late", *points_of_appends("on", "late"), *POINTS]
+    lakes = [Lake(spark, form, tmp_path, WINDOWS if has_windows else ROWS) for form in FORMS]
+    settings = Settings(
+        "local[2]",
+        tidegate.url,
+        job.connection.job,
+        str(tmp_path),
+        windows=SIZE if has_windows else None,
+        tables=[lake.name for lake in lakes],
+        conf={name: value for name, value in spark.sparkContext.getConf().getAll() if _is_of_tables(name)},
+    )
+    output, points = ("windows", POINTS_WITH_WINDOWS) if has_windows else ("on", POINTS)
+    appends = [f"after delta {output}", f"after iceberg {output}", "after iceberg late"]
+    points = [*appends, *points_of_appends(output, "late"), *points]
+    log = tmp_path / "pipeline.log"
     for batch, point in enumerate([None, *itertools.islice(itertools.cycle(points), KILLS)]):
         given.add(batch)
         settings.die, settings.of = point, batch
-        assert run(settings) == (0 if point is None else -9), (tmp_path / "pipeline.log").read_text()[-3000:]
+        assert run(settings) == (0 if point is None else -9), log.read_text()[-3000:]
         if point is not None:
-            disturb(lakes, has_windows=False)
-    settings.die = None
-    assert run(settings) == 0
+            disturb(lakes, has_windows)
+        # On Spark 4.1, a run with windows has one batch: here the replay.
+        if batch == KILLS or (has_windows and point is not None):
+            settings.die = None
+            assert run(settings) == 0, log.read_text()[-3000:]
     for lake in lakes:
-        check_once(lake, given.rows, has_windows=False)
-        assert check_claims(lake, lambda row: row[1] + 1) > 0
+        check_once(lake, given.rows, 2 if has_windows else None)
+        assert check_claims(lake, lambda row: row[1] + (not has_windows)) > 0
 
 
 def _is_of_tables(name: str) -> bool:

@@ -23,6 +23,20 @@ Append = Callable[["Batch", "DataFrame", str, str | None, Assumption | None], bo
 """A function that appends rows to a table once: the arguments of :meth:`Batch.write_once`, after the batch."""
 
 
+def table_name(call: str, table: str | os.PathLike[str]) -> str:
+    """Return the name or path of a table as text.
+
+    Raises:
+        InvalidUsage: If ``table`` is neither. The message names the function ``call``.
+    """
+    name = os.fspath(table) if isinstance(table, (str, os.PathLike)) else None
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 1000:
+        raise InvalidUsage(
+            f"{call}() takes the name of a table or a path, of 1 to 1,000 printable characters, not {table!r}."
+        )
+    return name
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A batch, as a function with a third parameter receives it.
@@ -87,11 +101,7 @@ class Batch:
             raise InvalidUsage(
                 "write_once() works in a function of foreach_batch() or late_output() only: call it there."
             )
-        name = os.fspath(table) if isinstance(table, (str, os.PathLike)) else None
-        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 1000:
-            raise InvalidUsage(
-                f"write_once() takes the name of a table or a path, of 1 to 1,000 printable characters, not {table!r}."
-            )
+        name = table_name("write_once", table)
         if part is not None and (not isinstance(part, str) or not part.isprintable() or not 0 < len(part) <= 100):
             raise InvalidUsage(f"part must be a text of 1 to 100 printable characters; it is {part!r}.")
         if assume not in (None, "written", "missing"):

@@ -131,7 +131,10 @@ def _in_catalog(name: str, version: int | None) -> TableHistory:
     try:
         table = catalogs.load_catalog(catalog).load_table(identifier)
     except Exception as error:  # each catalog has its own errors
-        raise InvalidUsage(f"The table {name} cannot be loaded: {_line(error)}") from error
+        raise InvalidUsage(
+            f"The table {name} cannot be loaded: {_line(error)} Without a catalog server, as with the type hadoop, "
+            "pass the path of the table."
+        ) from error
     return _of_pyiceberg(table, version)
 
 

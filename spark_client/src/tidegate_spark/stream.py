@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate_spark.arguments import name_given
-from tidegate_spark.batch import Committed
+from tidegate_spark.batch import Committed, table_name
 from tidegate_spark.columns import Columns
 from tidegate_spark.config import event_time_length
 from tidegate_spark.errors import InvalidUsage
@@ -113,11 +113,10 @@ class Stream:
         Raises:
             InvalidUsage: If an argument is invalid. :meth:`start` raises it if the table cannot be used.
         """
-        if not isinstance(table, (str, os.PathLike)) or not isinstance(os.fspath(table), str) or not os.fspath(table):
-            raise InvalidUsage(f"publish_watermark() takes the name of a table or a path, not {table!r}.")
+        name = table_name("publish_watermark", table)
         if not isinstance(every, timedelta) or every < timedelta(0):
             raise InvalidUsage(f"every must be a timedelta, 0 or more; it is {every!r}.")
-        tables = dict.fromkeys((*self.options.published_in, os.fspath(table)))
+        tables = dict.fromkeys((*self.options.published_in, name))
         return self._with(published_in=tuple(tables), publish_every_s=every.total_seconds())
 
     def show_progress(self) -> "Stream":

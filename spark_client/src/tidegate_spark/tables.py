@@ -8,6 +8,7 @@ import json
 from abc import ABC, abstractmethod
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from tidegate_spark.batch import Assumption
@@ -24,6 +25,9 @@ from tidegate_spark.spark_session import is_connect
 
 TRANSACTIONS_EXPIRE = "delta.setTransactionRetentionDuration"
 """Property of a Delta table after which it forgets the batches of writers that have stopped."""
+
+NEAR = 20
+"""Number of snapshots, from the current one back, that are read one by one."""
 
 _SELECTORS = ("branch_", "tag_", "snapshot_id_", "at_timestamp_")
 """Beginnings of the last part of a name by which Iceberg selects a branch or a version of a table."""
@@ -63,6 +67,10 @@ class Table(ABC):
         Raises:
             UnsafeWrite: If it is not known whether the table has the batch, or if it has a later one.
         """
+
+    @abstractmethod
+    def last_batch(self, writer: str) -> int | None:
+        """Return the last batch of a writer in the table; None if the table has none, or has forgotten it."""
 
     @abstractmethod
     def publish(self, published: PublishedWatermark) -> None:
@@ -140,6 +148,12 @@ class DeltaTable(Table):
         version = self._snapshot().version()
         return True, version
 
+    def last_batch(self, writer: str) -> int | None:
+        """Return the last batch from the transactions of the table."""
+        snapshot = self._snapshot()
+        found = snapshot.transactions().get(f"tidegate/{writer}") if snapshot.version() >= 0 else None
+        return int(found.get()) if found is not None and found.isDefined() else None
+
     def _is_forgotten(self, snapshot: Any, record: AppendRecord, assume: Assumption | None) -> bool:
         """Return whether the user says that the table has a batch that it may have forgotten."""
         if not snapshot.metadata().configuration().contains(TRANSACTIONS_EXPIRE):
@@ -198,6 +212,7 @@ class IcebergTable(Table):
         super().__init__(spark, name, name)
         self.identity = str(self._table().location())
         self._appended: dict[str, int] = {}
+        self._seen: int | None = None
         self._published_for: int | None = None
 
     def _table(self) -> Any:
@@ -206,11 +221,18 @@ class IcebergTable(Table):
         table.refresh()
         return table
 
-    def _metadata(self) -> dict[str, Any]:
-        """Return the metadata of the table. One call returns all snapshots, also those of a long history."""
-        current = self._table().operations().current()
-        metadata: dict[str, Any] = json.loads(self._jvm.org.apache.iceberg.TableMetadataParser.toJson(current))
-        return metadata
+    def _continues(self, table: Any, ancestor: int | None) -> bool:
+        """Return whether the current snapshot descends from an ancestor by few commits.
+
+        To read all snapshots takes 50 ms, because Py4J passes a long text slowly.
+        """
+        snapshot = table.currentSnapshot()
+        for _ in range(NEAR):
+            if snapshot is None or snapshot.snapshotId() == ancestor:
+                return snapshot is not None
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else table.snapshot(parent)
+        return False
 
     def append_once(
         self, df: DataFrame, record: AppendRecord, replayed: bool, assume: Assumption | None = None
@@ -221,23 +243,42 @@ class IcebergTable(Table):
                 raise InvalidUsage(
                     f"write_once() needs appends to the current version of {self.name}, and {setting} is set: unset it."
                 )
-        history = self.history()
-        found = history.latest_of(record.writer)
-        self._check_not_rolled_back(record, history, found)
-        if found is not None and found.batch_id is not None:
-            self._check_order(record, found.batch_id, replayed)
-            if found.batch_id == record.batch_id:
-                self._check_same(record, found, assume)
+        table = self._table()
+        appended, before = self._appended.get(record.writer), table.currentSnapshot()
+        if appended is not None and not replayed and self._continues(table, self._seen):
+            self._check_order(record, appended, replayed)
+        else:
+            history = self._history_of(table)
+            if self._has(record, history, replayed, assume):
                 return False, history.commits[0].version
-        elif replayed and history.is_cut and self._is_written(record, assume, "earlier snapshots have expired"):
-            return False, history.commits[0].version
         writer = df.writeTo(self.name)
         for name, value in record.summary().items():
             writer = writer.option(f"snapshot-property.{name}", value)
         writer.append()
         self._appended[record.writer] = record.batch_id
-        version: int = self._table().currentSnapshot().snapshotId()
+        table.refresh()
+        version: int = table.currentSnapshot().snapshotId()
+        # If the table was rolled back during the append, the next one reads the whole history.
+        self._seen = version if before is None or self._continues(table, before.snapshotId()) else None
         return True, version
+
+    def last_batch(self, writer: str) -> int | None:
+        """Return the last batch from the ancestors of the current snapshot."""
+        found = self.history().latest_of(writer)
+        return None if found is None else found.batch_id
+
+    def _has(self, record: AppendRecord, history: TableHistory, replayed: bool, assume: Assumption | None) -> bool:
+        """Return whether the table has the batch of a record; raise UnsafeWrite if that is not known."""
+        found = history.latest_of(record.writer)
+        self._check_not_rolled_back(record, history, found)
+        if found is None or found.batch_id is None:
+            reason = "earlier snapshots have expired"
+            return replayed and history.is_cut and self._is_written(record, assume, reason)
+        self._check_order(record, found.batch_id, replayed)
+        if found.batch_id < record.batch_id:
+            return False
+        self._check_same(record, found, assume)
+        return True
 
     def _check_not_rolled_back(self, record: AppendRecord, history: TableHistory, found: TableCommit | None) -> None:
         """Raise UnsafeWrite if the table lacks a batch that this run has appended: the next claim would cover it."""
@@ -266,7 +307,12 @@ class IcebergTable(Table):
 
     def history(self, version: int | None = None) -> TableHistory:
         """Return the history from the table's metadata."""
-        return iceberg_history(self._metadata(), version)
+        return self._history_of(self._table(), version)
+
+    def _history_of(self, table: Any, version: int | None = None) -> TableHistory:
+        # One call returns all snapshots, also those of a long history.
+        metadata = self._jvm.org.apache.iceberg.TableMetadataParser.toJson(table.operations().current())
+        return iceberg_history(json.loads(metadata), version)
 
 
 def table_on(spark: SparkSession, name: str) -> Table:
@@ -286,8 +332,15 @@ def table_on(spark: SparkSession, name: str) -> Table:
         return _delta_at(spark, name)
     if (selector := name.rpartition(".")[2].strip("`")).startswith(_SELECTORS):
         raise InvalidUsage(f"{name} names a part of a table ({selector}): pass the name of the table alone.")
-    if not spark.catalog.tableExists(name):
-        raise InvalidUsage(f"There is no table {name}: create it first, or pass the path of a Delta table.")
+    try:
+        exists = spark.catalog.tableExists(name)
+    except AnalysisException as error:  # Spark takes an unknown catalog for a namespace
+        raise InvalidUsage(f"The session cannot find table {name}: {_first_line(error)} Set its catalog.") from None
+    if not exists:
+        raise InvalidUsage(
+            f"There is no table {name}: correct the name, which is catalog.database.table for a table of Iceberg, "
+            "create the table first, or pass the path of a Delta table."
+        )
     described = {row.col_name: row.data_type for row in spark.sql(f"DESCRIBE EXTENDED {name}").collect()}
     form = str(described.get("Provider", "")).lower()
     if form == "iceberg":
@@ -299,6 +352,10 @@ def table_on(spark: SparkSession, name: str) -> Table:
     )
 
 
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
 def _delta_at(spark: SparkSession, path: str) -> Table:
     jvm: Any = spark._jvm
     try:
@@ -306,8 +363,8 @@ def _delta_at(spark: SparkSession, path: str) -> Table:
         is_table = tables.isDeltaTable(spark._jsparkSession, path)
     except TypeError:  # py4j finds a package in place of a class that does not exist
         raise InvalidUsage(
-            f"{path} is a path, and this session has no Delta Lake: add the jar of Delta Lake for this version of "
-            "Spark, or pass the name of an Iceberg table in a catalog."
+            f"{path} is a path, and this session has no Delta Lake. For an Iceberg table, pass its name in a catalog. "
+            "For a Delta table, add the jar of Delta Lake for this version of Spark."
         ) from None
     place = jvm.org.apache.hadoop.fs.Path(path)
     files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())

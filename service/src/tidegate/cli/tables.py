@@ -41,7 +41,11 @@ def table(
         raise typer.Exit(1) from None
     if claim is None:
         who = "No job has claimed anything" if job is None else f"Job {job} has claimed nothing"
-        typer.echo(f"tidegate: {who} in {name}: batch.write_once() writes claims.", err=True)
+        typer.echo(
+            f"tidegate: {who} in {name}. batch.write_once() writes the claim of the batch before, so the first batch "
+            "has none; publish_watermark() writes the latest one.",
+            err=True,
+        )
         raise typer.Exit(1)
     if as_json:
         # Versions of Iceberg have up to 63 bits, which JavaScript does not keep exactly.

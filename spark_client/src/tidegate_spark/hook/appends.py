@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from tidegate_spark.batch import Append, Assumption, Batch
 from tidegate_spark.claims import AppendRecord
-from tidegate_spark.errors import InvalidUsage
+from tidegate_spark.errors import InvalidUsage, UnsafeWrite
 from tidegate_spark.protocol.session import DriverSession
 from tidegate_spark.tables import Table, table_on
 
@@ -42,11 +42,15 @@ class TableAppends:
         table = self._tables.get(name) or table_on(df.sparkSession, name)
         if (table.identity, part) in done:
             raise InvalidUsage(
-                f"The function has appended to {name} in this batch: a second append needs a name of its own. Pass "
-                f"write_once(..., part='...'), or append all rows at once."
+                f"The function has appended to {name} in this batch{f' as {part!r}' if part else ''}, and these rows "
+                "are in the table: a second append needs a name of its own. Leave the first call as it is, and pass "
+                "write_once(..., part='...') to this one."
             )
+        whole = f"{self.session.checkpoint.query_id}/{output}"
+        if batch.replayed and part is not None and assume is None and (table.identity, None) not in done:
+            self._check_not_whole(table, whole, batch.batch_id, part)
         record = AppendRecord(
-            "/".join(filter(None, (self.session.checkpoint.query_id, output, part))),
+            whole if part is None else f"{whole}/{part}",
             batch.batch_id,
             self.session.checkpoint.planned_ms(batch.batch_id),
             batch.job,
@@ -60,6 +64,15 @@ class TableAppends:
         done.add((table.identity, part))
         self.session.run(self.session.calls.wrote_table(name, str(version)))
         return appended
+
+    def _check_not_whole(self, table: Table, whole: str, batch_id: int, part: str) -> None:
+        """Raise UnsafeWrite if the table has rows of the batch without a part: the program has changed."""
+        if table.last_batch(whole) == batch_id:
+            raise UnsafeWrite(
+                f"Table {table.name} has rows of batch {batch_id} that were appended without part, and this append is "
+                f"the part {part!r}: it may write them twice. Append first without part, as in the attempt before. Or "
+                "compare the rows, and pass assume='written' or assume='missing' for this batch."
+            )
 
 
 def _claimed(batch: Batch, output: OutputName, part: str | None) -> int | None:

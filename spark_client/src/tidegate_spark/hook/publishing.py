@@ -59,12 +59,13 @@ class WatermarkPublisher:
 
     def close(self) -> None:
         """Publish the latest watermark if it is not published yet, and stop."""
-        atexit.unregister(self.close)
         self._is_closed.set()
         with self._changed:
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(CLOSE_S)
+        # Not before: this may run on a daemon thread, for which the end of the program does not wait.
+        atexit.unregister(self.close)
 
     def _run(self) -> None:
         published: PublishedWatermark | None = None

@@ -1,4 +1,4 @@
-"""From Kafka over Spark, Iceberg and frames to a real Airflow: the files of the guide, with kills."""
+"""From Kafka over Spark, Iceberg and frames to a real Airflow: the files of the guide, flights of a day, and kills."""
 
 import json
 import re
@@ -7,13 +7,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from pyiceberg.table import StaticTable
 
+from examples.flights.data import load
+from examples.flights.settings import Settings
 from tests.airflow.loading import HOUR_MS, at
 from tests.airflow.running import Airflow
 from tests.support import kafka
@@ -24,10 +27,10 @@ from tests.support.waiting import until
 from tidegate_spark.testing import CoordinatorProcess, ensure_java
 
 VENV = Path(sys.prefix)
-FIRST = at("2013-01-01T10:00:00Z")
-ORIGINS = ("EWR", "JFK", "LGA")
-"""The origin of each partition of the topic."""
-MINUTE_MS = 60_000
+BEHIND_MS = {"EWR": 0, "JFK": 300_000, "LGA": 1_200_000}
+"""The airport of each partition of the topic, and how long after their departures its flights come."""
+LAG_MS = 1_800_000
+"""The lag of the job in the guide."""
 
 
 @pytest.fixture
@@ -43,28 +46,62 @@ def broker(tmp_path: Path) -> Iterator[kafka.Broker]:
         started.stop()
 
 
+class Flight(NamedTuple):
+    """A flight in the topic and in the table."""
+
+    origin: str
+    carrier: str
+    flight: int
+    at_ms: int
+
+    @classmethod
+    def of(cls, row: Any) -> "Flight":
+        return cls(row.origin, row.carrier, row.flight, int(row.departed_at.timestamp() * 1000))
+
+    @property
+    def sent_ms(self) -> int:
+        return self.at_ms + BEHIND_MS[self.origin]
+
+
 class Flights:
-    """Flights in the topic, and what a run for an hour must read of them."""
+    """The flights of 1 January 2013 in the topic, and what a run for an hour must read.
+
+    The flights come in the order of their departures, those of JFK and LaGuardia some minutes after those of Newark.
+    The first one is held back.
+
+    Attributes:
+        on_time: Each sent flight by the start of its hour, without the one that was held back.
+        hours: The hours from the first to the last that must be complete, after the flights that were sent.
+    """
 
     def __init__(self, broker: kafka.Broker) -> None:
-        self.broker, self.flight = broker, 0
-        self.on_time: dict[int, set[int]] = {}
-        broker.topic(len(ORIGINS), "flights")
+        flights = load(Settings(datetime(2013, 1, 1, tzinfo=UTC), 1, 1, 30, 0, Path())).flights
+        self.held, *self.left = sorted(map(Flight.of, flights.itertuples()), key=lambda flight: flight.sent_ms)
+        self.broker = broker
+        self.on_time: dict[int, set[Flight]] = {}
+        broker.topic(len(BEHIND_MS), "flights")
 
-    def send(self, at_ms: int, partition: int) -> int:
-        """Send a flight, and return its number."""
-        self.flight += 1
-        departed = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at_ms // 1000))}Z"
-        record = {"origin": ORIGINS[partition], "dest": "HNL", "flight": self.flight, "departed_at": departed}
-        self.broker.send("flights", partition, [json.dumps(record).encode()])
-        return self.flight
+    def _send(self, flight: Flight) -> None:
+        departed = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(flight.at_ms // 1000))}Z"
+        record = flight._asdict() | {"departed_at": departed}
+        self.broker.send("flights", [*BEHIND_MS].index(flight.origin), [json.dumps(record).encode()])
 
-    def send_hour(self, hour: int) -> None:
-        """Send flights of an hour to all partitions. The last partition is 20 minutes behind the others."""
-        for minute in range(0, 60, 15):
-            for partition, behind in enumerate((0, 5, 20)):
-                at_ms = hour + (minute - behind) * MINUTE_MS
-                self.on_time.setdefault(at_ms - at_ms % HOUR_MS, set()).add(self.send(at_ms, partition))
+    def send_until(self, clock: str) -> None:
+        """Send the flights that come before a time of the day, in hours and minutes."""
+        while self.left and self.left[0].sent_ms < at(f"2013-01-01T{clock}:00Z"):
+            flight = self.left.pop(0)
+            self._send(flight)
+            self.on_time.setdefault(flight.at_ms - flight.at_ms % HOUR_MS, set()).add(flight)
+
+    def send_held(self) -> None:
+        """Send the flight that was held back, and is late now."""
+        self._send(self.held)
+
+    @property
+    def hours(self) -> list[int]:
+        sent = set().union(*self.on_time.values())
+        watermark = min(max(each.at_ms for each in sent if each.origin == origin) for origin in BEHIND_MS) - LAG_MS
+        return list(range(min(self.on_time), watermark - HOUR_MS + 1, HOUR_MS))
 
 
 @contextmanager
@@ -79,12 +116,12 @@ def running(*command: str, log: Path, **more: str) -> Iterator["subprocess.Popen
         process.wait()
 
 
-def written(version: int) -> list[tuple[int, int]]:
-    """Return the number and the time of each flight in a version of the table."""
+def written(version: int) -> list[Flight]:
+    """Return the flights in a version of the table."""
     folder = Path("warehouse", "air", "flights", "metadata")
     metadata = folder / f"v{(folder / 'version-hint.text').read_text().strip()}.metadata.json"
-    rows = StaticTable.from_metadata(str(metadata)).scan(snapshot_id=version).to_arrow().to_pylist()
-    return [(row["flight"], int(row["departed_at"].timestamp() * 1000)) for row in rows]
+    rows = StaticTable.from_metadata(str(metadata)).scan(snapshot_id=version).to_pandas().itertuples()
+    return [Flight.of(row) for row in rows]
 
 
 @pytest.mark.timeout(900)
@@ -98,7 +135,7 @@ def test_each_hour_has_one_run_and_each_correction_one_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flights = Flights(broker)
-    jars = [*(VENV / "kafka" / "connector-4.1").glob("*.jar"), *(VENV / "tables").glob("iceberg*.jar")]
+    jars = [*(VENV / "kafka" / "connector-4.1").glob("*.jar"), *(VENV / "tables" / "spark-4.1").glob("iceberg*.jar")]
     program = FILES["flights_to_iceberg.py"].replace("localhost:9092", broker.address)
     program = program.replace('"spark.jars.packages", packages', f'"spark.jars", "{",".join(map(str, jars))}"')
     (tmp_path / "flights_to_iceberg.py").write_text(program)
@@ -122,30 +159,33 @@ def test_each_hour_has_one_run_and_each_correction_one_more(
         run = f"air__{start}__g{generation}"
         until(lambda: run in airflow.runs("air_hours"), f"{run} is started", 180, 0.5)
 
-    hours = [FIRST + number * HOUR_MS for number in range(6)]
+    def hour(clock: str) -> int:
+        return at(f"2013-01-01T{clock}:00Z")
+
     with query() as driver, notifier() as process:
-        flights.send_hour(hours[0])
-        flights.send_hour(hours[1])
+        flights.send_until("07:00")
         until(lambda: http.get("/v1/jobs/air/frames").status_code == 200, "the job exists", 180, 0.5)
         process.kill()
-        flights.send_hour(hours[2])  # completes the first hour
+        flights.send_until("08:00")
         driver.kill()
         driver.wait()
     with query(), notifier():
-        has_run(hours[0])
+        has_run(hour("05:00"))
         coordinator.stop(kill=True)
-        flights.send_hour(hours[3])
+        flights.send_until("09:00")
         time.sleep(2)
         coordinator.start()
-        has_run(hours[1])
+        has_run(hour("06:00"))
         airflow.kill("scheduler")
-        flights.send_hour(hours[4])
-        late = flights.send(hours[0] + MINUTE_MS, 0)
-        has_run(hours[0], 2)  # the API creates the run
+        flights.send_until("10:00")
+        flights.send_held()
+        has_run(hour("05:00"), 2)  # the API creates the run
         airflow.start("scheduler")
-        flights.send_hour(hours[5])
-        has_run(hours[3])
-        expected = [(hour, 1) for hour in hours[:4]] + [(hours[0], 2)]
+        for clock in range(10, 24):
+            flights.send_until(f"{clock}:59")
+            time.sleep(1)
+        expected = [*((start, 1) for start in flights.hours), (hour("05:00"), 2)]
+        has_run(flights.hours[-1])
         runs = airflow.runs("air_hours")
         for run in runs:
             airflow.ended("air_hours", run, timeout_s=300)
@@ -160,11 +200,8 @@ def test_each_hour_has_one_run_and_each_correction_one_more(
         rows = written(int(version))
         assert len(rows) == len(set(rows)), "a flight is in the table twice"
         start = conf["frame_start_ms"]
-        found[start, conf["generation"]] = {flight for flight, at_ms in rows if start <= at_ms < start + HOUR_MS}
-    before = {start for start, _ in found if start < hours[0]}  # the last partition has flights of the hour before
-    assert sorted(found) == sorted([*expected, *((start, 1) for start in before)])
-    for (start, generation), numbers in found.items():
-        missing = flights.on_time[start] - numbers
-        assert not missing, f"the run for {start} reads a version without {missing}"
-        if generation == 2:
-            assert late in numbers
+        found[start, conf["generation"]] = {each for each in rows if start <= each.at_ms < start + HOUR_MS}
+    assert sorted(found) == sorted(expected)
+    for (start, generation), of_hour in found.items():
+        late = {flights.held} if generation == 2 else set()
+        assert of_hour == flights.on_time[start] | late, f"what the run for {start} reads"

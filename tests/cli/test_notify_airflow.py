@@ -7,6 +7,7 @@ a Dag that is not partitioned.
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from tidegate.cli import airflow
 from tidegate_spark.testing import CoordinatorProcess
 
 Answer = tuple[int, Any]
+PROVIDER = Path(__file__).parents[2] / "integrations" / "airflow" / "src" / "tidegate_airflow"
 MEMBERS = {"dag_run_id", "logical_date", "partition_key", "conf", "data_interval_start", "data_interval_end", "note"}
 
 
@@ -202,6 +204,20 @@ def test_a_run_for_each_generation(run: Run, http: httpx.Client, stand_in: Stand
     assert notified(run, stand_in, path, "--dag", "load").stdout == ""
 
 
+def test_the_provider_makes_the_same_runs(run: Run, http: httpx.Client, stand_in: StandIn, path: str) -> None:
+    """A Dag of the provider may take the place of the command: the runs that it starts are then not started twice."""
+    stand_in.dags = {"load": []}
+    commit_frames(http, path, 2, {"a": BASE + HOUR + 12}, late=3)
+    notified(run, stand_in, path, "--dag", "load")
+    frame = read(http, f"{path}/frames/{BASE}")["frame"]
+    made = runpy.run_path(str(PROVIDER / "runs.py"))["runs_of"](path.rpartition("/")[2], frame)
+    assert len(made) == 2
+    posted = stand_in.runs["load"]
+    assert {each["trigger_run_id"]: json.loads(each["conf"]) for each in made} == {
+        run_id: body["conf"] for run_id, body in posted.items()
+    }
+
+
 def test_a_run_that_exists_is_done(run: Run, stand_in: StandIn, path: str) -> None:
     """The program was killed after it had started the run, or its position was forgotten."""
     stand_in.dags = {"load": []}
@@ -301,6 +317,12 @@ def test_a_login_is_repeated_when_its_token_expires(
     monkeypatch.setenv("AIRFLOW_TOKEN", stand_in.tokens[-1])
     notified(run, stand_in, path, "--dag", "load")
     assert run_id(path, 2) in stand_in.runs["load"]
+
+
+def test_another_server_ends_the_command(run: Run, tidegate: CoordinatorProcess, path: str) -> None:
+    job = path.rpartition("/")[2]
+    ended = run("notify", "airflow", job, "--airflow", tidegate.url, "--dag", "load", status=1)
+    assert f"{tidegate.url} has neither /api/v2/version nor" in ended.stderr
 
 
 def test_options_of_the_notifier(run: Run, stand_in: StandIn, path: str) -> None:

@@ -40,7 +40,12 @@ def serve(
         bool, typer.Option("--stop-with-stdin", help="Stop at the end of standard input.")
     ] = False,
 ) -> None:
-    """Run the coordinator. Environment variables TIDEGATE_<NAME> contain its settings."""
+    """Run the coordinator. Environment variables TIDEGATE_<NAME> contain its settings.
+
+    TIDEGATE_PORT and TIDEGATE_HOST: where it listens (127.0.0.1:8000). TIDEGATE_REDIS_URL: the store. Without it, the
+    coordinator starts an embedded store, with its data in the folder tidegate-data. The page Configuration of the
+    documentation lists all settings.
+    """
     # Neither another command nor an invalid setting must wait for the web framework, so it is imported here.
     from tidegate.settings import SettingsError, load_settings
 

@@ -109,7 +109,7 @@ class Airflow:
             raise typer.Exit(USAGE)
 
     def version(self) -> tuple[int, int]:
-        """Return the version of this Airflow, such as (3, 3), as of the start of this process."""
+        """Return the version of Airflow at the first call, such as (3, 3). Exit if the server is no Airflow."""
         if self._version is None:
             for path in ("/api/v2/version", "/api/v1/version"):
                 answer = self._send("GET", path, {})
@@ -117,9 +117,7 @@ class Airflow:
                     self._version = int(found[1]), int(found[2])
                     return self._version
                 self._check_ready(answer)
-            raise AirflowUnready(
-                "version", f"{self.url} has neither /api/v2/version nor /api/v1/version: set --airflow to an Airflow."
-            )
+            _refused(f"{self.url} has neither /api/v2/version nor /api/v1/version: set --airflow to an Airflow.")
         return self._version
 
     def dags_with(self, tag: str) -> list[str]:
@@ -174,7 +172,8 @@ class Airflow:
         if answer.status_code == HTTPStatus.NOT_FOUND:
             raise AirflowUnready(
                 f"unknown {what}",
-                f"Airflow does not know {what}: deploy it, or correct the name. The frame {delivery.key} waits.",
+                f"Airflow does not know {what}: deploy it, or correct the name. Airflow finds a new file after some "
+                f"minutes, or at once with `airflow dags reserialize`. The frame {delivery.key} waits.",
             )
         _refused(f"Airflow refuses a run of {what} ({_detail(answer)}): correct the Dag, and start the command again.")
 
@@ -194,7 +193,8 @@ class Airflow:
             self._token = None  # it has expired
             answer = self._send(method, base + path, parameters or {}, body)
         self._check_ready(answer)
-        if answer.status_code == HTTPStatus.UNAUTHORIZED:
+        is_invalid = answer.status_code == HTTPStatus.FORBIDDEN and "JWT" in _detail(answer)
+        if answer.status_code == HTTPStatus.UNAUTHORIZED or is_invalid:
             _refused(
                 f"Airflow does not accept the credentials ({_detail(answer)}): set AIRFLOW_TOKEN to a valid token, or "
                 "AIRFLOW_USERNAME and AIRFLOW_PASSWORD."
@@ -202,7 +202,7 @@ class Airflow:
         if answer.status_code == HTTPStatus.FORBIDDEN:
             _refused(
                 f"The user of Airflow may not {method} {base}{path} ({_detail(answer)}): give it a role that may list "
-                "Dags and create Dag runs, and with --asset read assets."
+                "Dags and create Dag runs, such as User, and with --asset materialize assets, such as Op."
             )
         return answer
 

@@ -210,6 +210,8 @@ class Coordinator:
         detail = content["detail"]
         if status == codes.UNAUTHORIZED:
             detail += f" Set TIDEGATE_TOKEN to a key of {self.url}."
+        if content["code"] == "job_not_found":
+            detail += " `tidegate jobs` lists the jobs."
         line = f"{detail} [{content['code']}]"
         if status in (codes.TOO_MANY_REQUESTS, codes.BAD_GATEWAY, codes.SERVICE_UNAVAILABLE, codes.GATEWAY_TIMEOUT):
             raise NoAnswer(line)

@@ -86,7 +86,10 @@ def frames(
     ] = "default",
     lease: Lease = "30s",
     pause: Annotated[
-        str, typer.Option(help="With --exec: pause after the first failure of a command. It doubles up to a minute.")
+        str,
+        typer.Option(
+            help="With --exec: pause after the first failure, such as 500ms or 5s. It doubles up to a minute."
+        ),
     ] = "1s",
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
@@ -177,6 +180,7 @@ def variables(delivery: Delivery) -> dict[str, str]:
         "TIDEGATE_FRAME_START_MS": str(frame["start"]),
         "TIDEGATE_FRAME_END_MS": str(frame["end"]),
         "TIDEGATE_GENERATION": str(delivery.number),
+        "TIDEGATE_OUTPUTS": json.dumps(delivery.generation.get("outputs", [])),
         "TIDEGATE_STATE": frame["state"],
         "TIDEGATE_WATERMARK": "" if watermark is None else str(watermark),
         "TIDEGATE_FRAME": text,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks import (
     appends,
+    audit,
     batches,
     frames,
     jobs,
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "kafka": kafka.run,
     "tables": tables.run,
     "appends": appends.run,
+    "audit": audit.run,
     "lateness": lateness.run,
     "page": page.run,
     "frames": frames.run,

@@ -15,6 +15,7 @@ import tidegate_spark
 ROOT = Path(tidegate_spark.__file__).parent
 
 LAYERS = [
+    ["audit", "auditing"],
     ["testing"],
     ["job"],
     ["stream"],

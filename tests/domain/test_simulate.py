@@ -41,7 +41,8 @@ def test_classify_follows_its_definition(rows: list[Row], lag: int, size: int, g
     closed: dict[int, int] = {}
     known: set[int] = set()
     for moment in moments:
-        end = (moment.event_time // size + 1) * size
+        [(event_time, _)] = moment.rows
+        end = (event_time // size + 1) * size
         assert moment.watermark is not None
         if end > moment.watermark:
             known.add(end)
@@ -68,7 +69,8 @@ def test_a_frame_throttle_drops_no_more_rows(rows: list[Row], lag: int, size: in
 
 
 def test_before_the_first_watermark_no_row_is_late() -> None:
-    moments = [Step(5, None, 5), Step(1, None, 5), Step(25, 20, 25), Step(1, 20, 25)]
+    watermarks = [(5, None, 5), (1, None, 5), (25, 20, 25), (1, 20, 25)]
+    moments = [Step(((at, 1),), watermark, watermark, highest) for at, watermark, highest in watermarks]
     assert classify(moments, 10) == Outcome(4, 1, 0, 1, 15)
     assert classify([], 10).completeness == 1 and classify([], 10).average_latency is None
     assert list(through_machine([], JobConfig(LimitingLag(0)))) == []

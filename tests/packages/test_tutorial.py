@@ -10,13 +10,15 @@ from tests.support.programs import run
 PAGE = (ROOT / "docs" / "tutorial.md").read_text()
 FILES = re.findall(r'^```python title="([^"]+)"\n(.*?)^```$', PAGE, re.MULTILINE | re.DOTALL)
 CONSOLE = "".join(re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-COMMANDS = re.findall(r"^\$ ((?:python|tidegate) (?!serve).*)\n((?:(?!\$ ).*\n)*)", CONSOLE, re.MULTILINE)
+COMMANDS = re.findall(
+    r"^\$ ((?:python|tidegate|tidegate-audit|for) (?!serve).*)\n((?:(?!\$ ).*\n)*)", CONSOLE, re.MULTILINE
+)
 """The commands after the installation, each with its output. There, ``…`` stands for any text."""
 
 
 def test_the_tutorial(environment: Path, tmp_path: Path) -> None:
-    assert len(FILES) == 2
-    assert len(COMMANDS) >= 10
+    assert len(FILES) == 3
+    assert len(COMMANDS) >= 12
     folder = tmp_path / "empty"
     folder.mkdir()
     installation = Installation(environment, folder)

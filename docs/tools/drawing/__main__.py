@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-from docs.tools.drawing import clicks, paint
+from docs.tools.drawing import clicks, paint, spark
 from docs.tools.drawing.merges import least_lags
 from docs.tools.drawing.scenes import SCENES, THROTTLED
 
@@ -21,6 +21,8 @@ def main() -> None:
         else:
             paint.timeline(scene.play(), path)
         print(path.name)
+    spark.draw(FIGURES / "spark_maximum.svg")
+    print("spark_maximum.svg")
     paint.bounds(least_lags(), FIGURES / "merges.svg")
     print("merges.svg")
     paint.completeness(clicks.measured(), clicks.told(), clicks.LAGS, FIGURES / "completeness.svg")

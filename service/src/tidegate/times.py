@@ -87,6 +87,11 @@ def format_time(at_ms: int | None) -> str:
     return time.isoformat(" ", "milliseconds" if rest else "seconds") + "Z"
 
 
+def format_difference(ms: int) -> str:
+    """Return a duration with a minus sign if it is negative."""
+    return f"-{format_duration(-ms)}" if ms < 0 else format_duration(ms)
+
+
 def format_duration(ms: int) -> str:
     """Return a duration in its two largest units, such as ``8 min 20 s``. A negative duration becomes ``0 ms``."""
     seconds = max(ms, 0) // MS

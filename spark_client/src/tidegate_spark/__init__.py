@@ -40,12 +40,14 @@ from tidegate_spark.errors import (
 from tidegate_spark.substreams import SOURCE_PARTITION
 
 if TYPE_CHECKING:
+    from tidegate_spark.auditing.audit import Audit, audit, audit_input
     from tidegate_spark.complete import complete_up_to
     from tidegate_spark.job import Job, connect
     from tidegate_spark.stream import Stream
 
 __all__ = [
     "SOURCE_PARTITION",
+    "Audit",
     "Batch",
     "Claim",
     "Committed",
@@ -61,6 +63,8 @@ __all__ = [
     "Stream",
     "TidegateError",
     "UnsafeWrite",
+    "audit",
+    "audit_input",
     "complete_up_to",
     "connect",
     "limiting_lag",
@@ -72,7 +76,15 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_MODULES = {"Job": "job", "connect": "job", "Stream": "stream", "complete_up_to": "complete"}
+_MODULES = {
+    "Audit": "auditing.audit",
+    "Job": "job",
+    "Stream": "stream",
+    "audit": "auditing.audit",
+    "audit_input": "auditing.audit",
+    "complete_up_to": "complete",
+    "connect": "job",
+}
 """Names that are imported on first use, with the modules that define them."""
 
 

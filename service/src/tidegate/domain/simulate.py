@@ -1,17 +1,21 @@
 """Simulations of a recorded stream under a policy, for the completeness and the latency of its windows.
 
-Rows are sorted by arrival. The watermark advances before each row is classified; a row is late if its window has
-closed by then. All numbers are integers of any size, in one unit.
+A stream is a sequence of batches, sorted by arrival. Without batches, each row is one, and the watermark advances
+before the row is classified. The rows of a recorded batch are compared with the watermark from before the batch, as a
+client compares them with their pinned watermark. A row is late if its window has closed by then. All numbers are
+integers of any size, in one unit.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.domain import commands
 from tidegate.domain.completeness import bucket_of
 from tidegate.domain.config import Frame, JobConfig
+from tidegate.domain.evaluate import held_by
 from tidegate.domain.job import JobState
+from tidegate.domain.results import Holder
 from tidegate.domain.values import DIRECT, NumberRange
 
 UNBOUNDED = NumberRange(-(2**256), 2**256)
@@ -28,12 +32,37 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The state of a stream after one row."""
+class RecordedBatch:
+    """A batch of a recorded stream.
 
-    event_time: int
+    Attributes:
+        at: Processing time of the batch.
+        max_event_times: Highest event time by substream, of those with rows.
+        rows: Event times, and the number of rows that have them, or that fall into the same window.
+    """
+
+    at: int
+    max_event_times: Mapping[str, int]
+    rows: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The state of a stream after one batch.
+
+    Attributes:
+        rows: Event times of the batch, with numbers of rows.
+        late: The watermark with which the rows are compared; None if none is late.
+        watermark: The watermark after the batch.
+        max_event_time: Highest event time of the stream so far.
+        holder: What keeps the watermark at its value; None without one, or if it was not asked for.
+    """
+
+    rows: Sequence[tuple[int, int]]
+    late: int | None
     watermark: int | None
     max_event_time: int
+    holder: Holder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +99,21 @@ def classify(steps: Iterable[Step], size: int, grace: int = 0) -> Outcome:
     emitted: set[int] = set()
     rows = dropped = updated = count = latency = 0
     for step in steps:
-        rows += 1
-        watermark, max_event_time = step.watermark, step.max_event_time
-        end = windows.higher(step.event_time, UNBOUNDED)
-        if watermark is None or end > watermark:
-            if end not in is_open:
-                is_open.add(end)
-                heapq.heappush(open_ends, end)
-        elif end + grace > watermark:
-            updated += 1
-            if end not in emitted:  # the window had no rows when it closed, so this late row emits it
-                emitted.add(end)
-                count, latency = count + 1, latency + max_event_time - end
-        else:
-            dropped += 1
+        late, watermark, max_event_time = step.late, step.watermark, step.max_event_time
+        for event_time, number in step.rows:
+            rows += number
+            end = windows.higher(event_time, UNBOUNDED)
+            if late is None or end > late:
+                if end not in is_open:
+                    is_open.add(end)
+                    heapq.heappush(open_ends, end)
+            elif end + grace > late:
+                updated += number
+                if end not in emitted:  # the window had no rows when it closed, so this late row emits it
+                    emitted.add(end)
+                    count, latency = count + 1, latency + max_event_time - end
+            else:
+                dropped += number
         while open_ends and watermark is not None and open_ends[0] <= watermark:
             end = heapq.heappop(open_ends)
             is_open.discard(end)
@@ -121,7 +151,8 @@ def under_lag(rows: Sequence[Row], merged: Sequence[int | None], lag: int) -> It
     max_event_time: int | None = None
     for row, reached in zip(rows, merged, strict=True):
         max_event_time = row.event_time if max_event_time is None else max(max_event_time, row.event_time)
-        yield Step(row.event_time, None if reached is None else reached - lag, max_event_time)
+        watermark = None if reached is None else reached - lag
+        yield Step(((row.event_time, 1),), watermark, watermark, max_event_time)
 
 
 def through_machine(
@@ -149,7 +180,27 @@ def through_machine(
             delays[row.substream] = ((bucket_of(delay), 1),)
         result = commands.report(job, {row.substream: row.event_time}, row.at, delays=delays)
         assert job.max_event_time is not None
-        yield Step(row.event_time, result.state.watermark, job.max_event_time)
+        watermark = result.state.watermark
+        yield Step(((row.event_time, 1),), watermark, watermark, job.max_event_time)
+
+
+def in_batches(batches: Sequence[RecordedBatch], config: JobConfig) -> Iterator[Step]:
+    """Yield the steps of recorded batches under any configuration, with the holders of the watermark.
+
+    Args:
+        batches: Batches, sorted by arrival.
+        config: Configuration to simulate.
+    """
+    if not batches:
+        return
+    job = new_job(config, batches[0].at)
+    for batch in batches:
+        commands.sweep(job, batch.at)
+        late = job.watermark
+        if batch.max_event_times:
+            commands.report(job, batch.max_event_times, batch.at)
+        if job.max_event_time is not None:
+            yield Step(batch.rows, late, job.watermark, job.max_event_time, held_by(job))
 
 
 def new_job(config: JobConfig, now_ms: int) -> JobState:

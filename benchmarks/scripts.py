@@ -32,6 +32,10 @@ CALLS: dict[tuple[int, int], float | None] = {(1, 1): None, (1, 16): 1.7, (100, 
 """Highest ratio to plain commands, by substreams of a report and reports of a call. The coordinator merges the reports
 that arrive during a round trip: with 16 connections, about 16."""
 PIPELINED = 16
+SKEWED, MAX_SKEW_MS = 100, 3_600_000
+"""Number of skewed substreams beside the others, and the limit on skew."""
+SKEW_TARGET = 1.15
+"""Highest ratio of a report with the limit to one without."""
 SWEPT = (10_000, 100_000)
 """Numbers of substreams that follow the clock."""
 SWEEP_TARGET_MS = 20
@@ -56,10 +60,14 @@ class Bench:
         """Run a coroutine of the store."""
         return self.runner.run(coroutine)
 
-    def create(self, job: str, policy: Policy, substreams: int) -> None:
-        """Create a job, and report all its substreams."""
+    def create(self, job: str, policy: Policy, substreams: int, max_skew_ms: int | None = None) -> None:
+        """Create a job, and report all its substreams; with a limit on skew, also some that are behind it."""
         self._now[job] = START
-        self.wait_for(self.store.configure(job, JobConfig(policy, max_future_skew_ms=None), {}, None, now_ms=START))
+        config = JobConfig(policy, max_skew_ms=max_skew_ms, max_future_skew_ms=None)
+        self.wait_for(self.store.configure(job, config, {}, None, now_ms=START))
+        if max_skew_ms is not None:
+            times = {f"skewed-{number}": START - 2 * max_skew_ms for number in range(SKEWED)}
+            self.wait_for(self.store.report(job, times, now_ms=START))
         self._report_all(job, substreams)
 
     def _report_all(self, job: str, substreams: int) -> None:
@@ -68,9 +76,9 @@ class Bench:
             times = {_name(number): now_ms + number for number in range(at, min(at + 5000, substreams))}
             self.wait_for(self.store.report(job, times, now_ms=now_ms))
 
-    def reports(self, k: int, merged: int) -> float:
+    def reports(self, k: int, merged: int, job: str = "reports") -> float:
         """Return the microseconds per report by the function, with ``merged`` reports in each call."""
-        keys = ONE_SERVER.of_call("reports")
+        keys = ONE_SERVER.of_call(job)
         command = ("FCALL", library().function("report"), len(keys), *keys)
         columns = {"watermarks": [], "min_event_times": [], "tokens": [], "now_ms": START, "unscheduled": True}
 
@@ -141,10 +149,12 @@ def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
     with EmbeddedValkey(out / f"scripts-{time.time_ns()}") as valkey:
         bench = Bench(valkey)
         bench.create("reports", LimitingLag(LAG), SUBSTREAMS)
+        bench.create("skewed", LimitingLag(LAG), SUBSTREAMS, MAX_SKEW_MS)
         measurements: dict[tuple[str, int, int], Callable[[], float]] = {}
         for k, merged in CALLS:
             measurements["function", k, merged] = partial(bench.reports, k, merged)
         for k in REPORTS:
+            measurements["skewed", k, 1] = partial(bench.reports, k, 1, "skewed")
             measurements["plain", k, 1] = partial(bench.plain, k)
             measurements["plain again", k, 1] = partial(bench.plain, k)
         for substreams in SWEPT:
@@ -159,6 +169,9 @@ def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
     for (k, merged), target in CALLS.items():
         name = f"Redis, k={k}, {merged} report(s) in a call: report / plain commands"
         rows.append(Row(name, ratios(found["function", k, merged], found["plain", k, 1]), at_most=target))
+    for k in REPORTS:
+        ratio = ratios(found["skewed", k, 1], found["function", k, 1])
+        rows.append(Row(f"Redis, k={k}: report with max_skew_ms / report", ratio, at_most=SKEW_TARGET))
     for substreams in SWEPT:
         longest = Spread.of(found["sweep", substreams, 1])
         rows.append(Row(f"longest sweep of {substreams:,} substreams", longest, "ms", at_most=SWEEP_TARGET_MS))

@@ -44,7 +44,7 @@ def test_a_repeated_batch_counts_once(http: httpx.Client, make_job: Make) -> Non
     replay = http.put(f"{path}/queries/q/batches/0", json=RUN).json()
     assert (replay["pinned_watermark"], replay["replayed"]) == (None, True)
     table = {row["substream"]: row for row in http.get(f"{path}/substreams").json()["substreams"]}
-    assert (table["fast"]["max_event_time"], table["fast"]["skew"], table["slow"]["skew"]) == (500, 0, 400)
+    assert (table["fast"]["max_event_time"], table["fast"]["skew"], table["slow"]["skew"]) == (500, -400, 0)
     assert (table["slow"]["reported"], table["slow"]["rows"]["late"]) == (2, 1)
     assert http.get(path).json()["rows"] == {"on_time": 2, "updated": 0, "late": 2, "null_event_time": 0, "future": 0}
     query = http.get(f"{path}/queries").json()["queries"][0]

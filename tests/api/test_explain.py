@@ -99,3 +99,25 @@ def test_a_job_without_holders(http: httpx.Client, make_job: Callable[..., str])
     http.post(f"{path}:complete", json={})
     assert get_explanation(http, path)["holders"] == []
     assert http.get("/v1/jobs/nowhere:explain").json()["code"] == "job_not_found"
+
+
+def test_substreams_far_behind_the_median_are_skewed(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    """The status counts them, the table lists them, and the explanation says how far behind they are."""
+    path = make_job(max_skew_ms=1000)
+    report(http, path, a=5010, b=5510, c=6010, d=4009)
+    assert get_explanation(http, path)["skew"] == {
+        "limit_ms": 1000,
+        "median": 5000,
+        "count": 1,
+        "substreams": [{"query": "", "substream": "d", "behind_ms": 1001}],
+    }
+    page = http.get(path).json()
+    assert (page["watermark"], page["substreams"]["active"], page["substreams"]["skewed"]) == (5000, 3, 1)
+    [row] = http.get(f"{path}/substreams", params={"state": "skewed"}).json()["substreams"]
+    assert (row["substream"], row["state"], row["since_ms"], row["skew"]) == ("d", "skewed", None, 1001)
+    report(http, path, d=4010)
+    page = get_explanation(http, path)
+    assert (page["skew"], page["watermark"], page["held_by"]["substream"]) == (None, 5000, "d")
+    records = http.get(f"{path}/history").json()["records"]
+    limits = [limit for record in records for limit in record.get("limits", ())]
+    assert [(limit["limit"], limit["substreams"]) for limit in limits] == [("max_skew_ms", ["/d"])]

@@ -216,6 +216,19 @@ def test_status_doubts_event_times_in_seconds(
         assert ("All event times are early in 1970, as seconds would be." in " ".join(text.split())) == is_doubted
 
 
+def test_skewed_substreams_are_named(run: Run, http: httpx.Client, job_name: str) -> None:
+    path = f"/v1/jobs/{job_name}"
+    http.put(path, json=CONFIG | {"max_skew_ms": 6 * 3_600_000}, headers={"If-None-Match": "*"}).raise_for_status()
+    times = {"HNL": BASE - 9 * 3_600_000, "ANC": BASE - 7 * 3_600_000, "BOS": BASE, "DEN": BASE, "SEA": BASE}
+    body = {"substreams": list(times), "max_event_times": list(times.values())}
+    http.post(f"{path}:report", json=body).raise_for_status()
+    sentence = "HNL and 1 more are up to 9 h behind the median, limit 6 h, and do not hold the watermark."
+    for text in (run("explain", job_name).stdout, http.get(f"/jobs/{job_name}").text):
+        assert sentence in " ".join(re.sub("<[^>]*>", "", text).split())
+    rows = json.loads(run("status", job_name, "--json").stdout)["substreams"]
+    assert [row["substream"] for row in rows if row["state"] == "skewed"] == ["HNL", "ANC"]
+
+
 def test_wait_outlives_a_restart(tmp_path: Path) -> None:
     """The command is in scripts that run for hours. `watch --json` ends with the job, as `watch` does."""
     process = CoordinatorProcess(tmp_path / "data")

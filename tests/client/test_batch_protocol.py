@@ -321,7 +321,7 @@ def test_a_batch_waits_for_the_coordinator_and_its_substreams_stay_active(
     own.stop()
     clock.after(10, own.start)
     assert run.batch(1, a=110_000).stored.pinned_watermark == 30_000
-    assert job.status()["substreams"] == {"active": 2, "idle": 0, "done": 0, "all_idle": False}
+    assert job.status()["substreams"] == {"active": 2, "skewed": 0, "idle": 0, "done": 0, "all_idle": False}
     assert job.status()["watermark"] == 30_000
 
 

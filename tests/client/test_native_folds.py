@@ -38,9 +38,11 @@ HOURS = START_MS // 3_600_000
 DAY_MS = 86_400_000
 
 
-def fold_of(frame: Frame | None, watermark_ms: int, *rows: tuple[str, float | None], skew_ms: int | None = 0) -> Fold:
+def fold_of(
+    frame: Frame | None, watermark_ms: int, *rows: tuple[str, float | None], future_skew_ms: int | None = 0
+) -> Fold:
     """Return the fold of rows, each in its own Arrow batch, of a Spark batch planned at START."""
-    latest = HIGHEST if skew_ms is None else START_MS + skew_ms
+    latest = HIGHEST if future_skew_ms is None else START_MS + future_skew_ms
     found = PartitionFold(Folding("i", "c", "q", frame, 1, True), "folds/0.run.0", START_MS, watermark_ms, latest)
     schema = pa.schema([("key_0", pa.string()), ("time", pa.timestamp("us", "UTC"))])
     for key, second in rows:
@@ -76,7 +78,7 @@ def test_by_windows_a_row_is_late_when_its_first_window_is_closed() -> None:
 def test_without_a_limit_no_event_time_is_too_far_ahead() -> None:
     far = (datetime(9999, 1, 1, tzinfo=UTC) - START).total_seconds()
     assert fold_of(None, 0, ("a", far)).future == [1]
-    fold = fold_of(None, 0, ("a", far), ("a", -1.0), skew_ms=None)
+    fold = fold_of(None, 0, ("a", far), ("a", -1.0), future_skew_ms=None)
     assert (fold.future, fold.max_event_time) == ([0], [START_MS + int(far * 1000)])
 
 

@@ -61,6 +61,7 @@ def test_the_coordinator_accepts_all_configurations() -> None:
     limits: tidegate_spark.Limits = {
         "idle_timeout": minute,
         "max_retention": minute,
+        "max_skew": minute,
         "query_timeout": minute,
         "max_batch_hold": minute,
         "max_future_skew": None,

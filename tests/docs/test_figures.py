@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.tools.drawing import clicks
+from docs.tools.drawing import clicks, spark
 from docs.tools.drawing.merges import least_lags
 from docs.tools.drawing.paint import digest_of, drawn_from
 from docs.tools.drawing.scenes import SCENES, THROTTLED
@@ -34,6 +34,7 @@ def test_the_animated_figure_is_static_if_the_reader_prefers_reduced_motion() ->
 def test_the_figures_of_the_curves_are_current() -> None:
     assert drawn_from(DOCS / "figures" / "completeness.svg") == digest_of(repr((clicks.measured(), clicks.told())))
     assert drawn_from(DOCS / "figures" / "learning.svg") == digest_of(repr(clicks.learnt()))
+    assert drawn_from(DOCS / "figures" / "spark_maximum.svg") == digest_of(repr(spark.maximum()))
 
 
 def test_every_figure_is_shown() -> None:

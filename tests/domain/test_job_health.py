@@ -11,7 +11,7 @@ from tidegate.domain.views import LONG_MS, WORST_FIRST, JobSummary, health
 NOW, STALE_MS, MAX_LAG_MS = 10_000_000, 300_000, 1000
 LAGGING = {"watermark": NOW - MAX_LAG_MS - 1}
 ANSWER = JobWatermark(1, "e", NOW, 500, 500, 500, None, False, None)
-SUMMARY = JobSummary(600, 550, 2, 0, 0, False, NO_ROWS, 0, 0, 1, 0, NOW - 1, 0, {}, (), ())
+SUMMARY = JobSummary(600, 550, 2, 0, 0, 0, False, NO_ROWS, 0, 0, 1, 0, NOW - 1, 0, {}, (), ())
 
 
 def held(reason: str, last_event_ms: int | None = None, begun_ms: int | None = None) -> Holder:

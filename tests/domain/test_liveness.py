@@ -46,6 +46,7 @@ def any_config(chance: random.Random) -> JobConfig:
         chance.choice(THROTTLES),
         idle_timeout_ms=chance.choice([None, 50]),
         max_retention_ms=chance.choice([None, 160]),
+        max_skew_ms=chance.choice([None, 40]),
         query_timeout_ms=chance.choice([None, 120]),
         max_batch_hold_ms=chance.choice([None, 100]),
         expected_queries=chance.choice([(), ("q",)]),
@@ -116,6 +117,17 @@ def test_sweeps_at_due_times_suffice(seed: int) -> None:
     assert not above(there.watermark, here.watermark)
     watched.sweep(now)
     assert [row.state for row in left_alone.substream_table(now)] == [row.state for row in watched.substream_table(now)]
+
+
+def test_retention_passes_the_slowest_after_an_eviction() -> None:
+    """The eviction empties the history of the max watermark. A sweep must record the value that is left."""
+    job = JobMachine(JobConfig(LimitingLag(0), max_retention_ms=160), 1000)
+    job.declare(DIRECT, ["slow"], 1000)
+    job.report({"fast": 900, "other": 800}, 1000)
+    job.evict(DIRECT, ["fast"], 1001)
+    for now in range(1002, 1400):
+        sweep_if_due(job, now)
+    assert (job.coalesced_watermark, job.next_change_ms()) == (800, None)
 
 
 def sweep_if_due(job: JobMachine, now: int) -> None:

@@ -32,6 +32,7 @@ configs = st.builds(
     st.sampled_from([NoThrottle(), FrameThrottle(10, 10)]),
     idle_timeout_ms=st.sampled_from([None, 15, 40]),
     max_retention_ms=st.sampled_from([None, 64, 160]),
+    max_skew_ms=st.sampled_from([None, 20]),
 )
 Step = tuple[str, int, int]
 """A substream ("": a sweep), the distance of its event time from the clock, and the time since the previous step."""

@@ -93,6 +93,8 @@ limits = st.sampled_from(
         JobConfig(LimitingLag(0), idle_timeout_ms=60),
         JobConfig(LimitingLag(0), max_retention_ms=16),
         JobConfig(LimitingLag(0), max_retention_ms=80),
+        JobConfig(LimitingLag(0), max_skew_ms=10),
+        JobConfig(LimitingLag(0), max_skew_ms=40, idle_timeout_ms=60),
         JobConfig(LimitingLagAndLull(0, 5)),
         JobConfig(LimitingLagAndLull(0, 30), max_retention_ms=16),
         JobConfig(LimitingTimestampAndWallClockLag(0, 0)),
@@ -100,6 +102,7 @@ limits = st.sampled_from(
         JobConfig(LimitingLagAndDelay(0, 16)),
     ]
 )
+PASSING = ("idle_timeout_ms", "max_retention_ms", "max_skew_ms")
 NAMES_OF: dict[type, str] = {
     LimitingLagAndDelay: "max_delay_ms",
     LimitingLagAndLull: "max_lull_ms",
@@ -137,7 +140,7 @@ def test_the_history_names_the_limit_that_made_a_row_late(
     lag_field = "timestamp_lag_ms" if isinstance(policy, LimitingTimestampAndWallClockLag) else "lag_ms"
     config = replace(config, policy=replace(policy, **{lag_field: lag}), throttle=throttle)  # type: ignore[type-var]
     allowed = {NAMES_OF.get(type(policy))}
-    allowed |= {limit for limit in ("idle_timeout_ms", "max_retention_ms") if getattr(config, limit) is not None}
+    allowed |= {limit for limit in PASSING if getattr(config, limit) is not None}
     job = JobMachine(config, START)
     job.declare(DIRECT, SUBSTREAMS, START)
     max_event_times: dict[str, int] = {}
@@ -159,6 +162,7 @@ def test_every_limit_acts_on_such_streams() -> None:
     for config in (
         JobConfig(LimitingLag(0), idle_timeout_ms=50),
         JobConfig(LimitingLag(0), max_retention_ms=40),
+        JobConfig(LimitingLag(0), max_skew_ms=20),
         JobConfig(LimitingLagAndLull(0, 30)),
         JobConfig(LimitingTimestampAndWallClockLag(0, 40)),
         JobConfig(LimitingLagAndDelay(30, 20)),
@@ -169,4 +173,4 @@ def test_every_limit_acts_on_such_streams() -> None:
             job.sweep(now)
             job.report({name: time}, now)
         acted |= set(job.limits)
-    assert acted == {"idle_timeout_ms", "max_retention_ms", *NAMES_OF.values()}
+    assert acted == {*PASSING, *NAMES_OF.values()}

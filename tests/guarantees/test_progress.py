@@ -23,7 +23,7 @@ def test_the_substreams_of_a_silent_query_become_idle(
     )
     try:
         until(lambda: job.status()["watermark"] == 90_000, "both substreams idle, so W is the max watermark")
-        assert job.status()["substreams"] == {"active": 0, "idle": 2, "done": 0, "all_idle": True}
+        assert job.status()["substreams"] == {"active": 0, "skewed": 0, "idle": 2, "done": 0, "all_idle": True}
         source.add(*rows(("b", 41_000)))
         until(lambda: job.status()["rows"]["late"] == 1, "the late row of b")
     finally:

@@ -70,7 +70,7 @@ def test_the_picture_shows_every_substream_and_who_holds_the_watermark(
     page = open_job(visitor, tidegate, past_day(fill, job_name))
     marks = page.locator(".picture a.mark")
     expect(marks).to_have_count(len(scenes.AIRPORTS) - 1)  # ATL is idle, and far to the left
-    expect(page.locator("#picture")).to_contain_text("1 idle or done substream to the left")
+    expect(page.locator("#picture")).to_contain_text("1 skewed, idle or done substream to the left")
     expect(page.locator(".picture a.mark.holds")).to_have_attribute("aria-label", "HNL")
     places = {name: page.locator(f"{mark(page, name)} circle").bounding_box() for name in ("HNL", "JFK")}
     line = page.locator(".picture .line.watermark line").bounding_box()

@@ -1,6 +1,6 @@
 """The substreams that the watermark may pass, and those that must stay evicted, as an observer knows them."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,18 +19,21 @@ class Promise:
         longest_lag_ms: Longest lag so far. The watermark of a substream is at most so far behind its max event time.
         idle_timeout_ms: Shortest idle timeout so far; None if no configuration had one.
         max_retention_ms: The retention; None if slower substreams hold the watermark for any time.
+        max_skew_ms: The limit on skew; None if substreams far behind the median hold the watermark.
     """
 
     lag_ms: int
     longest_lag_ms: int
     idle_timeout_ms: int | None = None
     max_retention_ms: int | None = None
+    max_skew_ms: int | None = None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Promise":
         """Return the promise of one configuration."""
         lag_ms = document["policy"]["lag_ms"]
-        return cls(lag_ms, lag_ms, document["idle_timeout_ms"], document["max_retention_ms"])
+        limits = (document[name] for name in ("idle_timeout_ms", "max_retention_ms", "max_skew_ms"))
+        return cls(lag_ms, lag_ms, *limits)
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Add a configuration."""
@@ -39,6 +42,11 @@ class Promise:
         known = [each for each in (self.idle_timeout_ms, timeout_ms) if each is not None]
         self.idle_timeout_ms = min(known, default=None)
 
+    @property
+    def is_without_limits(self) -> bool:
+        """Whether no limit has let the watermark pass a substream."""
+        return self.idle_timeout_ms is None and self.max_retention_ms is None and self.max_skew_ms is None
+
     def is_in_order(self, row: Row) -> bool:
         """Return whether a row must be on time unless its substream is excluded."""
         return row.behind_ms <= self.lag_ms
@@ -46,6 +54,20 @@ class Promise:
     def has_silence(self, rows: Iterable[Row]) -> bool:
         """Return whether the substream was silent for the idle timeout before one of the rows."""
         return self.idle_timeout_ms is not None and any(row.silent_ms >= self.idle_timeout_ms for row in rows)
+
+
+def slowest(times: Collection[int | None], max_skew_ms: int | None) -> int | None:
+    """Return the lowest of the max event times that hold the watermark; None if it belongs to one without rows.
+
+    Args:
+        times: The max event times of all substreams that count.
+        max_skew_ms: The limit on their distance behind the lower median; None: no limit.
+    """
+    known = sorted(time for time in times if time is not None)
+    if not known or len(known) < len(times):
+        return None
+    median = known[(len(known) - 1) // 2]
+    return next(time for time in known if max_skew_ms is None or time >= median - max_skew_ms)
 
 
 class Exclusions:
@@ -109,7 +131,8 @@ class Exclusions:
             self._excluded.discard(key)
         highest = max(row.event_time for row in rows)
         self._max_event_times[key] = max(highest, self._max_event_times.get(key, highest))
-        return key in self._excluded or self._promise.max_retention_ms is not None
+        has_limit = self._promise.max_retention_ms is not None or self._promise.max_skew_ms is not None
+        return key in self._excluded or has_limit
 
     def _reaches(self, key: Key, watermark: int | None) -> bool:
         max_event_time = self._max_event_times.get(key)

@@ -41,6 +41,7 @@ DOCUMENT: Any = {
     "policy": {"type": "limiting_lag", "lag_ms": LAG_MS},
     "idle_timeout_ms": None,
     "max_retention_ms": None,
+    "max_skew_ms": None,
     "max_future_skew_ms": None,
 }
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tests.simulation.exclusions import Evictions, Exclusions, Key, Promise
+from tests.simulation.exclusions import Evictions, Exclusions, Key, Promise, slowest
 from tests.simulation.frames import Frames
 from tests.simulation.knowledge import BatchesOf, Declaration, HeldBelow, Sent, Violation, below, claim, highest, number
 from tests.simulation.loop import Loop
@@ -72,7 +72,7 @@ class Observer:
         self.promise = Promise.of(document)
         self._exclusions = Exclusions(self.promise)
         self._exclusions.exclude(undeclared)
-        self._reports = Reports(self.promise)
+        self._reports = Reports(self.promise, self._substreams)
         self.evictions = Evictions()
         self._declarations: list[Declaration] = []
         self._committing: set[str] = set()
@@ -104,8 +104,17 @@ class Observer:
     @property
     def is_exact(self) -> bool:
         """Whether W is exactly at the lag behind the slowest substream: nothing has let W pass a substream."""
-        has_limit = self.promise.idle_timeout_ms is not None or self.promise.max_retention_ms is not None
-        return not (self._exclusions.has_any or self._is_configured or has_limit)
+        return self._counts_all and self.promise.is_without_limits
+
+    @property
+    def _counts_all(self) -> bool:
+        """Whether all substreams have always counted, under one configuration."""
+        return not (self._exclusions.has_any or self._is_configured)
+
+    def reached(self, max_event_times: Sequence[int | None]) -> int | None:
+        """Return the max event time that W has reached, given those for which it waits; None if it waits for rows."""
+        knows_median = self._counts_all and self.promise.idle_timeout_ms is None
+        return slowest(max_event_times, self.promise.max_skew_ms if knows_median else None)
 
     def waited_for(self, max_event_times: Mapping[Key, int | None]) -> Sequence[int | None] | None:
         """Return the max event times of the substreams for which W waits; None if the observer does not know them.

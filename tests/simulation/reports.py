@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from tests.simulation.exclusions import Key, Promise
+from tests.simulation.exclusions import Key, Promise, slowest
 
 
 class Reports:
@@ -11,16 +11,18 @@ class Reports:
 
     Args:
         promise: The promise of the job.
+        substreams: All substreams of the job.
     """
 
-    def __init__(self, promise: Promise) -> None:
-        self._promise = promise
+    def __init__(self, promise: Promise, substreams: Collection[Key]) -> None:
+        self._promise, self._substreams = promise, substreams
         self._pending: dict[Key, dict[int, int]] = defaultdict(dict)
         self._rows: dict[tuple[str, int], dict[Key, int]] = defaultdict(dict)
         self._committed: dict[Key, int] = {}
         self._known: dict[Key, int] = {}
         self._forgotten_until: dict[Key, int] = {}
         self._history: list[tuple[int, int]] = []
+        self._reached: int | None = None
 
     def add(self, key: Key, batch_id: int, max_event_time: int) -> None:
         """Add the rows of a batch that is not yet committed."""
@@ -35,6 +37,9 @@ class Reports:
                 _raise(self._committed, key, batches.pop(each))
         if self._committed:
             self._history.append((now_ms, max(self._committed.values())))
+        # A substream that catches up to the limit on skew holds the watermark again, which does not go back.
+        reached = slowest([self._committed.get(key) for key in self._substreams], self._promise.max_skew_ms)
+        self._reached = max((time for time in (reached, self._reached) if time is not None), default=None)
 
     def know(self, query: str, batch_id: int) -> None:
         """Record that a query has stored the acknowledged commit of a batch with its checkpoint."""
@@ -61,12 +66,16 @@ class Reports:
             now_ms: The time.
         """
         allowed = max(self._committed.values(), default=None)
-        if counting and self._promise.idle_timeout_ms is None:
-            lowest = [self._committed.get(key) for key in counting]
-            known = [time for time in lowest if time is not None]
-            slowest = min(known) if len(known) == len(lowest) else None
-            reached = [time for time in (slowest, self._retained(now_ms)) if time is not None]
-            allowed = max(reached, default=None)
+        if not counting or self._promise.idle_timeout_ms is not None:
+            return None if allowed is None else allowed - self._promise.lag_ms
+        lowest: int | None
+        if self._promise.max_skew_ms is None:
+            lowest = slowest([self._committed.get(key) for key in counting], None)
+        elif len(counting) == len(self._substreams) and self._promise.lag_ms == self._promise.longest_lag_ms:
+            lowest = self._reached
+        else:  # the median may be another one
+            lowest = allowed
+        allowed = max((time for time in (lowest, self._retained(now_ms)) if time is not None), default=None)
         return None if allowed is None else allowed - self._promise.lag_ms
 
     def _retained(self, now_ms: int) -> int | None:

@@ -43,6 +43,7 @@ IDLE_AFTER_MS = 6_000
 LATEST_SECOND_LOSS_MS = 5_000
 LONGEST_COORDINATOR_STEP_MS = 60_000
 LONGEST_TRANSACTION_MS = 2 * IDLE_TIMEOUT_MS
+MAX_SKEW_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Simulation:
         self._seed, self._random = seed, Random(seed)
         self._loop, self._reads = Loop(), 0
         self._faults = Faults(Random(f"faults of {seed}"), only, without)
+        self._limits_skew = Random(f"skew of {seed}").random() < 0.2
         names = [f"q{number}" for number in range(self._random.choice((1, 2, 2, 3)))]
         readings = {name: Reading.drawn(self._random) if self._random.random() < 0.5 else None for name in names}
         document = self._document(names, has_topic=any(readings.values()))
@@ -120,6 +122,7 @@ class Simulation:
             "throttle": THROTTLES[self._random.random() < 0.3],
             "idle_timeout_ms": IDLE_TIMEOUT_MS if self._random.random() < (0.7 if has_topic else 0.4) else None,
             "max_retention_ms": 96_000 if self._random.random() < 0.1 else None,
+            "max_skew_ms": MAX_SKEW_MS if self._limits_skew else None,
             "expected_queries": names,
             "max_future_skew_ms": None,
             **({"frames": DECLARATION} if Random(f"frames of {self._seed}").random() < 0.6 else {}),
@@ -137,7 +140,9 @@ class Simulation:
             own = Random(f"{self._seed} {query} {name}")
             # A limit hides rows only if they arrive faster than it lets through.
             more = {} if reading is None or reading.limit is None else {"intervals_ms": (1_000, 2_000, 15_000)}
-            sources[name] = Source(own, start_ms, silences_ms, end_ms, transactions_ms, **more)
+            is_fast = self._limits_skew and Random(f"clock of {self._seed} {query} {name}").random() < 0.2
+            ahead_ms = 3 * MAX_SKEW_MS if is_fast else 0
+            sources[name] = Source(own, start_ms, silences_ms, end_ms, transactions_ms, ahead_ms=ahead_ms, **more)
         return sources
 
     def _on_outage(self) -> OnOutage:
@@ -287,15 +292,16 @@ class Simulation:
 
     def _check_watermark(self) -> None:
         """Check that W is where the policy promises. W may be higher if a substream was ever excluded."""
-        highest = self._observer.waited_for(self._highest_event_times())
+        reached_by = self._observer.waited_for(self._highest_event_times())
         job = self._coordinator.job
-        if not highest or None in highest:
+        slowest = None if reached_by is None else self._observer.reached(reached_by)
+        if slowest is None:
             return
         assert job is not None
         if self._observer.evictions.count and any(name == PLACEHOLDER for _, name in job.substreams):
             return  # an operator has evicted all substreams of an expected query, which holds W until it reports again
         lag_ms, throttle = self._coordinator.current_document["policy"]["lag_ms"], job.config.throttle
-        promised = min(time for time in highest if time is not None) - lag_ms
+        promised = slowest - lag_ms
         if isinstance(throttle, FrameThrottle):
             promised -= promised % throttle.size_ms
         is_reached = job.watermark is not None and job.watermark >= promised

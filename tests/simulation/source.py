@@ -37,6 +37,7 @@ class Source:
         end_ms: Time of the last row at the latest; None if the input ends with the simulation.
         transactions_ms: Longest time from the first row of a transaction to its commit; 0: there are no transactions.
         intervals_ms: The mean times between two rows from which one is drawn.
+        ahead_ms: Time by which the clock of the substream is fast.
     """
 
     def __init__(
@@ -47,12 +48,13 @@ class Source:
         end_ms: int | None = None,
         transactions_ms: int = 0,
         intervals_ms: Sequence[int] = (2_000, 5_000, 15_000, 40_000),
+        ahead_ms: int = 0,
     ) -> None:
         self._random, self._silences_ms, self._end_ms = random, silences_ms, end_ms
         self._transactions_ms, self._open_until_ms = transactions_ms, 0
         self._readable_ms: list[int] = []
         self._interval_ms = random.choice(intervals_ms)
-        self._behind_ms = random.choice((0, 0, 10_000, 120_000))
+        self._behind_ms = random.choice((0, 0, 10_000, 120_000)) - ahead_ms
         self._arrived_ms = START_MS
         self._next_ms = start_ms + random.randrange(self._interval_ms)
         self._highest: int | None = None

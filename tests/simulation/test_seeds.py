@@ -96,6 +96,24 @@ def test_a_defect_of_frames_is_found(monkeypatch: pytest.MonkeyPatch, name: str,
     assert says in found
 
 
+def _from_the_highest(job: JobState) -> int | None:
+    """Return the bound of skew behind the highest watermark instead of the median."""
+    watermarks = [s.uncapped_watermark for s in job.substreams.values() if s.counts]
+    known = [watermark for watermark in watermarks if watermark is not None]
+    return None if job.config.max_skew_ms is None or not known else max(known) - job.config.max_skew_ms
+
+
+def _never(job: JobState) -> None:
+    """Return no bound: nothing is skewed."""
+
+
+@pytest.mark.parametrize(("bound", "says"), [(_from_the_highest, "Committed: C is"), (_never, "Live: the watermark")])
+def test_another_limit_on_skew_is_found(monkeypatch: pytest.MonkeyPatch, bound: Any, says: str) -> None:
+    monkeypatch.setattr("tidegate.domain.evaluate.skew_bound", bound)
+    violations = (Simulation(seed, without=RATES).run().violation for seed in range(200))
+    assert next(filter(None, violations)).startswith(says)
+
+
 def test_a_client_that_takes_each_batch_for_all_input_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are hidden by limits, minimums and open transactions."""
 

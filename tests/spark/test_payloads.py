@@ -253,6 +253,7 @@ POLICIES = {
 EVERY_LIMIT: dict[str, Any] = {
     "idle_timeout": LAG,
     "max_retention": LAG,
+    "max_skew": LAG,
     "query_timeout": LAG,
     "max_batch_hold": LAG,
     "delay_half_life": LAG,

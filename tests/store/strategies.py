@@ -68,6 +68,7 @@ configs = st.builds(
     throttles,
     idle_timeout_ms=st.sampled_from([None, 1, 7, 40]),
     max_retention_ms=st.sampled_from([None, None, 1, 8, 40]),
+    max_skew_ms=st.sampled_from([None, None, 1, 20, 100]),
     query_timeout_ms=st.sampled_from([None, None, 10, 50]),
     max_batch_hold_ms=st.sampled_from([None, None, 10, 50]),
     max_future_skew_ms=st.sampled_from([None, 0, 100]),

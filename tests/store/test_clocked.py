@@ -41,6 +41,7 @@ def any_config(chance: random.Random) -> JobConfig:
         chance.choice(POLICIES),
         idle_timeout_ms=chance.choice([None, 30, 200]),
         max_retention_ms=chance.choice([None, None, 64]),
+        max_skew_ms=chance.choice([None, None, 40]),
         overrides=tuple(overrides),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.store import strategies
@@ -16,7 +16,7 @@ from tests.support.store import JobStore
 from tidegate.domain.config import JobConfig, Override
 from tidegate.domain.errors import DomainError, EventTimeMissing, JobComplete, TooManySubstreams
 from tidegate.domain.job import TokenClaim
-from tidegate.domain.policies import LimitingLag, LimitingLagAndLull, Reported
+from tidegate.domain.policies import LimitingLag, LimitingLagAndDelay, LimitingLagAndLull, Reported
 from tidegate.domain.results import Effect
 from tidegate.store.jobs import Capacity
 from tidegate.store.merging import MAX_EACH
@@ -252,12 +252,19 @@ def expected(machine: JobMachine, sent: list[dict[str, Any]], now_ms: int) -> li
     return answers
 
 
+def _event_times(**distances: int) -> dict[str, Any]:
+    """Return a report of event times by their distance from the start."""
+    times = {name: strategies.START + distance for name, distance in distances.items()}
+    return {"max_event_times": times, "min_event_times": {}, "watermarks": {}}
+
+
 def test_merged_reports_act_as_the_union_in_the_domain(make_driver: Callable[[], Driver]) -> None:
     """Random reports at random times under random configurations: states, errors and substreams are equal."""
     driver = make_driver()
 
     @settings(max_examples=150, deadline=None)
     @given(strategies.configs, rounds)
+    @example(JobConfig(LimitingLagAndDelay(0, 1), max_skew_ms=1), [(0, [_event_times(c=2), _event_times(a=0, b=2)])])
     def check(config: JobConfig, sent: list[tuple[int, list[dict[str, Any]]]]) -> None:
         clocked = Clocked(driver, config, strategies.START)
         machine = JobMachine(

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -24,16 +25,23 @@ CONFIG = JobConfig(
 )
 
 
-@pytest.fixture
-def job(driver: Driver, job_name: str) -> str:
-    """Create a job of active and idle substreams with many equal watermarks. A third follows the clock."""
+@pytest.fixture(params=[None, 10_000], ids=["all hold", "some are skewed"])
+def job(driver: Driver, job_name: str, request: pytest.FixtureRequest) -> str:
+    """Create a job of active and idle substreams with many equal watermarks. A third follows the clock.
+
+    With a limit on skew, more substreams than a page has are behind it, some of them far.
+    """
     drawn = random.Random(4)  # noqa: S311 - the same job in each run
     document = {"policy": {"type": "limiting_lag", "lag_ms": 0}}
-    driver(driver.store.configure(job_name, CONFIG, document, None, now_ms=START))
+    config = replace(CONFIG, max_skew_ms=request.param)
+    driver(driver.store.configure(job_name, config, document, None, now_ms=START))
     names = [f"{'clock' if number % 3 == 0 else 'flat'}-{drawn.randrange(10**9)}" for number in range(SUBSTREAMS)]
     times = {name: START + drawn.randrange(40) * 1000 for name in names}
     driver(driver.store.report(job_name, times, now_ms=START))
     driver(driver.store.report(job_name, dict(list(times.items())[: SUBSTREAMS // 2]), now_ms=START + 40_000))
+    if request.param is not None:
+        far = {f"far-{number}": START - 10**7 for number in range(ROWS_AT_ONCE // 2)}
+        driver(driver.store.report(job_name, far, now_ms=START + 40_000))
     driver(driver.store.actions.declare(job_name, "", ["new-1", "new-2"], now_ms=START + 40_000))
     driver(driver.store.sweep(job_name, now_ms=START + 60_000))
     return job_name

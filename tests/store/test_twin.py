@@ -399,7 +399,9 @@ class Twins(RuleBasedStateMachine):
             # The first call makes the query. Calls on another checkpoint then tell nothing, until a batch begins there.
             checkpoint = self.checkpoint.setdefault(run.query, run.query_id)
             checkpoint, before = self.outputs.get(run.query, (checkpoint, None))
-            if output is not None and checkpoint == run.query_id:
+            # A query that was retired before its first call is still retired after a heartbeat.
+            is_retired = self.machine.queries[run.query].retired
+            if output is not None and checkpoint == run.query_id and not is_retired:
                 self.outputs[run.query] = run.query_id, highest(before, output[0])
         if effect is not None and effect.applied:
             self.record_evidence(run.query, min(seen, self.twin.answers[-1].now_ms), caught_up)
@@ -647,8 +649,8 @@ class UpgradedTwins(Twins):
         type(self).is_upgraded = False
 
     def declared(self, config: JobConfig) -> JobConfig:
-        """The previous version has no frames: it neither records them nor completes the last one."""
-        return replace(config, frames=None)
+        """The previous version has no frames, which it neither records nor completes, and no limit on skew."""
+        return replace(config, frames=None, max_skew_ms=None)
 
     def can_retire(self, query: str) -> bool:
         """The previous version refuses to retire an expected query that the job does not know yet."""
@@ -670,7 +672,7 @@ class UpgradedTwins(Twins):
 
     def compared(self, twin: Twin) -> Twin:
         twin.shows_offsets = twin.knows_consumers = lambda: type(self).is_upgraded
-        twin.compares_written = twin.compares_frames = False
+        twin.compares_written = twin.compares_frames = twin.compares_skew = False
         return twin
 
     def understood_batch(self, after: int | None) -> int | None:

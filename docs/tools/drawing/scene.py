@@ -127,8 +127,8 @@ class Scene:
 
 
 def _fate(job: JobState, now: int, event_time: int) -> str:
-    skew = job.config.max_future_skew_ms
-    if skew is not None and event_time > now + skew:
+    future_skew = job.config.max_future_skew_ms
+    if future_skew is not None and event_time > now + future_skew:
         return "future"
     return "late" if above(job.coalesced_watermark, event_time) else "on time"
 

@@ -148,6 +148,17 @@ SCENES: dict[str, Scene] = {
         62,
         marks=[(40, "retention passes slow")],
     ),
+    "max_skew": Scene(
+        "limiting_lag 0, max_skew 12",
+        JobConfig(LimitingLag(0), max_skew_ms=12),
+        {
+            "a": steady(3, 60),
+            "b": steady(4, 60, behind=7),
+            "c": [*[(at, at // 2 - 1) for at in range(5, 41, 4)], (44, 36), *steady(47, 60, behind=8)],
+        },
+        62,
+        marks=[(37, "c is skewed"), (44, "c counts again")],
+    ),
     "open_batch": Scene(
         "two queries, an open batch",
         JobConfig(LimitingLag(0)),

@@ -51,6 +51,8 @@ class Limits(TypedDict, total=False):
         min_step: Smallest step by which the watermark moves. ``min_step`` and ``frame`` cannot be combined.
         idle_timeout: Silence after which a substream is idle and no longer holds the watermark. Outages do not count.
         max_retention: Maximum time for which slower substreams hold the watermark below the fastest substream.
+        max_skew: Maximum distance, in event time, of a substream's watermark behind the median of the substreams. A
+            substream that is further behind no longer holds the watermark until it catches up.
         query_timeout: Time without a call from a query after which its substreams no longer hold the watermark.
         max_batch_hold: Time after which an open batch no longer holds the watermark.
         delay_half_life: Span of event time after which the weight of measured delays has halved; default: 1 day.
@@ -75,6 +77,7 @@ class Limits(TypedDict, total=False):
     min_step: timedelta
     idle_timeout: timedelta | None
     max_retention: timedelta | None
+    max_skew: timedelta | None
     query_timeout: timedelta | None
     max_batch_hold: timedelta | None
     delay_half_life: timedelta
@@ -95,6 +98,7 @@ _POSITIVE = {
     "max_delay",
     "idle_timeout",
     "max_retention",
+    "max_skew",
     "query_timeout",
     "max_batch_hold",
     "delay_half_life",

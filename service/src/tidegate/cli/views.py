@@ -24,7 +24,7 @@ from tidegate.cli.options import (
 from tidegate.domain.history import HolderRange
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.escapes import visible
-from tidegate.times import format_duration, format_time
+from tidegate.times import format_difference, format_duration, format_time
 from tidegate.views.sentences import (
     HOLDER_REASONS,
     holder,
@@ -32,6 +32,7 @@ from tidegate.views.sentences import (
     percent,
     plain_text,
     share_text,
+    skew_sentence,
     status_sentence,
     unit_hint,
     waiting_frame_sentence,
@@ -55,7 +56,7 @@ def jobs(url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
     if as_json:
         show_json(listed)
         return
-    states = ("active", "idle", "done")
+    states = ("active", "skewed", "idle", "done")
     rows = [
         (
             job["job"],
@@ -63,7 +64,7 @@ def jobs(url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
             format_time(job["watermark"]),
             "-" if job["watermark"] is None else format_duration(job["now_ms"] - job["watermark"]),
             _held_by(job),
-            *(str(job["substreams"][state]) for state in states),
+            *(str(job["substreams"].get(state, 0)) for state in states),  # an earlier coordinator has fewer states
             str(job["rows"]["late"]),
         )
         for job in listed
@@ -157,7 +158,7 @@ def _show_substreams(substreams: Iterable[Mapping[str, Any]], now_ms: int) -> No
             "-" if row["since_ms"] is None else _ago(now_ms, row["since_ms"]),
             format_time(row["watermark"]),
             format_time(row["max_event_time"]),
-            "-" if row["skew"] is None else format_duration(row["skew"]),
+            "-" if row["skew"] is None else format_difference(row["skew"]),
             _ago(now_ms, row["last_event_ms"]),
             str(row["rows"]["late"]),
         )
@@ -179,6 +180,8 @@ def explain(
         show_json(explanation)
         return
     show(job_sentence(coordinator.job("GET", job) | explanation))
+    if explanation.get("skew"):  # an earlier coordinator knows no skew
+        show(plain_text(skew_sentence(explanation["skew"]), explanation["now_ms"]))
     show_written(explanation)
     if explanation["frame"] is not None:
         show(plain_text(waiting_frame_sentence(explanation), explanation["now_ms"]))
@@ -451,7 +454,7 @@ class _Curve:
 def _duration(ms: int | None) -> str:
     if ms is None:
         return "-"
-    return "0" if ms == 0 else format_duration(ms) if ms > 0 else f"-{format_duration(-ms)}"
+    return "0" if ms == 0 else format_difference(ms)
 
 
 def _share(share: float | None) -> str:

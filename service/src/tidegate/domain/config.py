@@ -197,7 +197,9 @@ def _limit(description: str, *, example: int, effect: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """The configuration of one job. Limits are in milliseconds of processing time; None turns a limit off.
+    """The configuration of one job. Limits are in milliseconds of processing time, and ``max_skew_ms`` of event time.
+
+    None turns a limit off.
 
     The first of the ``overrides`` whose pattern matches a substream sets its policy. Each of the ``expected_queries``
     holds the watermark from the start until its substreams are known. ``freezes_idle`` is for the conformance traces:
@@ -219,6 +221,12 @@ class JobConfig:
         "Maximum time for which slower substreams hold the watermark below the fastest substream. Null: off.",
         example=7_200_000,
         effect="retention excludes it",
+    )
+    max_skew_ms: int | None = _limit(
+        "Maximum distance, in event time, of a substream's watermark behind the median of the substreams that count. A "
+        "substream that is further behind does not hold the watermark. Null: off.",
+        example=21_600_000,
+        effect="it does not hold the watermark until it catches up",
     )
     query_timeout_ms: int | None = _limit(
         "Time without contact after which the substreams of a query no longer hold the watermark. Null: off.",

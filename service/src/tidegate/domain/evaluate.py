@@ -3,7 +3,7 @@
 A command advances the clock of the job, changes the state, evaluates the job, and replies. The evaluation decides which
 substreams count, merges their watermarks, applies retention, holds and the throttle to get C, and emits W:
 
-- *C* is the minimum watermark of the substreams that count, after retention, holds and the throttle.
+- *C* is the minimum watermark of the substreams that count and are not skewed, after retention, holds and the throttle.
 - ``W = min(C, pinned watermarks of the open batches that are not released)``.
 - The *written watermark* is the minimum of W, the pinned watermarks of all open batches, and the output watermarks
   that queries tell.
@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidegate.domain.completeness import MAX_WEIGHT, STEPS, decayed
-from tidegate.domain.config import POLICY_LIMITS, offer
+from tidegate.domain.config import offer
 from tidegate.domain.frames import advance_frames, next_generation_ms
 from tidegate.domain.history import Kind, named
 from tidegate.domain.job import Hold, JobState, Query, Substream, SubstreamState, TokenClaim
+from tidegate.domain.limits import is_skewed, passed_by_limits, skew_bound
 from tidegate.domain.results import Holder, HoldReason, JobWatermark
 from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, by_value, described, highest, member
 
@@ -99,10 +100,11 @@ def evaluate(job: JobState, cap: int | None = None, *, is_sweep: bool = False) -
     )
 
     before, was_all_idle = job.coalesced_watermark, job.all_idle
-    idle_ones = [substream.watermark for substream in polled if not substream.counts]
-    is_retained = merge(job, [substream.watermark for substream in counting.values()], idle_ones, is_sweep)
+    job.all_idle = not counting
+    watermarks = [substream.watermark for substream in (*counting.values(), *polled)]
+    is_retained = merge(job, _minimum(job, cap), watermarks, is_sweep)
     if above(job.coalesced_watermark, before):
-        _record_limits(job, counting, is_retained)
+        _record_limits(job, is_retained)
     if was_all_idle and not job.all_idle:
         job.history.write(job.now_ms, Kind.NOT_ALL_IDLE)
     elif job.all_idle and not was_all_idle and (not job.substreams or any(not s.done for s in job.substreams.values())):
@@ -111,16 +113,9 @@ def evaluate(job: JobState, cap: int | None = None, *, is_sweep: bool = False) -
     count_wait(job, before)
 
 
-def _record_limits(job: JobState, counting: dict[SubstreamKey, Substream], is_retained: bool) -> None:
+def _record_limits(job: JobState, is_retained: bool) -> None:
     """Record the limits that let C pass substreams that count."""
-    watermarks = {
-        limit: [(s.policy_state.lagged, member(key)) for key, s in counting.items() if s.policy.limit == limit]
-        for limit in POLICY_LIMITS
-    }
-    if is_retained:
-        everything = [(s.uncapped_watermark, member(key)) for key, s in counting.items()]
-        watermarks = {"max_retention_ms": everything, **watermarks}
-    for limit, reached in watermarks.items():
+    for limit, reached in passed_by_limits(job, "max_retention_ms" if is_retained else None).items():
         passed = [item for item in reached if above(job.coalesced_watermark, item[0])]
         if passed:
             passed.sort(key=lambda item: (by_value(item[0]), item[1].encode()))
@@ -223,12 +218,16 @@ def _set_idle(job: JobState, limit: str, query: str, substreams: dict[SubstreamK
     job.history.write(job.now_ms, Kind.IDLE, limit=limit, query=query, **named(member(key) for key, _ in by_silence))
 
 
-def state_of(substream: Substream, observed_ms: int, idle_timeout_ms: int | None) -> SubstreamState:
-    """Return the state of a substream at an observed time of its query."""
+def state_of(
+    substream: Substream, observed_ms: int, idle_timeout_ms: int | None, bound: int | None = None
+) -> SubstreamState:
+    """Return the state of a substream at an observed time of its query; ``bound`` is that of :func:`skew_bound`."""
     if substream.done:
         return "done"
     if substream.idle:
         return "idle"
+    if is_skewed(substream, bound):
+        return "skewed"
     if idle_timeout_ms is not None and observed_ms - substream.last_event_observed_ms >= idle_timeout_ms:
         return "blocked"
     return "active"
@@ -237,17 +236,38 @@ def state_of(substream: Substream, observed_ms: int, idle_timeout_ms: int | None
 # The coalesced watermark C
 
 
-def merge(job: JobState, watermarks: Sequence[int | None], idle_ones: Sequence[int | None], is_sweep: bool) -> bool:
-    """Merge the watermarks of the substreams that count, and move C; return whether retention moved C.
+def _minimum(job: JobState, cap: int | None) -> int | None:
+    """Return the lowest watermark of the substreams that hold C; None if any has no watermark, or no substream holds C.
 
-    If no substream counts, their minimum is the max watermark. It includes the watermarks of idle substreams that
-    follow the clock.
+    It is at least as high as it would be without ``max_skew_ms``. The cap applies to the present watermark of each
+    substream that is not skewed, because the machine does not keep which substreams were skewed at earlier reports.
+    """
+    counting = [substream for substream in job.substreams.values() if substream.counts]
+    lowest = min((substream.watermark for substream in counting), key=by_value, default=None)
+    bound = skew_bound(job)
+    if bound is None or lowest is None:
+        return lowest
+    within = (_capped(substream, cap) for substream in counting if not is_skewed(substream, bound))
+    return highest(lowest, min(within, key=by_value, default=None))
+
+
+def _capped(substream: Substream, cap: int | None) -> int | None:
+    watermark = substream.uncapped_watermark
+    if watermark is None or cap is None or not substream.policy.follows_clock:
+        return watermark
+    return min(watermark, cap)
+
+
+def merge(job: JobState, minimum: int | None, watermarks: Sequence[int | None], is_sweep: bool) -> bool:
+    """Move C to the minimum of the substreams that hold it; return whether retention moved C.
+
+    If no substream counts, C moves to the max watermark. It includes the watermarks of idle substreams that follow the
+    clock.
     """
     before = job.coalesced_watermark
-    max_watermark = highest(job.max_watermark, *watermarks, *idle_ones)
+    max_watermark = highest(job.max_watermark, *watermarks)
     has_risen, job.max_watermark = above(max_watermark, job.max_watermark), max_watermark
-    job.all_idle = not watermarks
-    minimum = job.max_watermark if job.all_idle else min(watermarks, key=by_value)
+    minimum = job.max_watermark if job.all_idle else minimum
     retained = None
     if job.retention is not None and (is_sweep or has_risen):
         sampled = job.retention.sample(job.moment.observed_ms, job.max_watermark)
@@ -272,8 +292,9 @@ def advance_coalesced(job: JobState, watermark: int | None) -> None:
 
 
 def slowest(job: JobState) -> tuple[SubstreamKey, Substream] | None:
-    """Return the counting substream with the lowest watermark; None if no substream counts."""
-    counting = ((key, substream) for key, substream in job.substreams.items() if substream.counts)
+    """Return the substream that counts, is not skewed, and has the lowest watermark; None if no substream counts."""
+    bound = skew_bound(job)
+    counting = ((key, s) for key, s in job.substreams.items() if s.counts and not is_skewed(s, bound))
     return min(
         counting, key=lambda item: (by_value(item[1].uncapped_watermark), member(item[0]).encode()), default=None
     )
@@ -502,7 +523,9 @@ def _changes(job: JobState) -> Iterator[int | None]:
     yield from (deadline.at_ms - job.unattended_ms for deadline in deadlines)
     yield from (h.expires_ms - job.unattended_ms for h in job.holds.values() if h.expires_ms is not None)
     if job.retention is not None:
-        present = job.max_watermark if job.retention.boundary is None else job.retention.cells[0]
+        # Without the newest cell, as at the start and after an eviction, the next evaluation records the value.
+        cells = job.retention.cells
+        present = job.max_watermark if cells[-1] is None else cells[0]
         if present is not None and _would_move_coalesced(job, present):
             yield at.observed_ms
         yield job.retention.next_change_ms(lambda watermark: _would_move_coalesced(job, watermark))

@@ -26,7 +26,6 @@ from typing import Any, Literal, Self
 
 from tidegate.domain.calendar import Frames
 from tidegate.domain.completeness import HourCounts, LateDisposition, RowsOfHour
-from tidegate.domain.config import POLICY_LIMITS
 from tidegate.domain.history import NAMES_KEPT, Kind
 from tidegate.domain.job import (
     Completion,
@@ -40,6 +39,7 @@ from tidegate.domain.job import (
     QueryBatch,
     Substream,
 )
+from tidegate.domain.limits import passed_by_limits
 from tidegate.domain.values import DIRECT, SubstreamKey, above, by_value, described, highest, member
 
 FRAME_RECORDS_KEPT = 10_000
@@ -291,12 +291,9 @@ def exclusions(job: JobState, end: int, read_ms: int | None = None) -> Iterator[
 
 def _substreams_below(job: JobState, end: int, read_ms: int | None) -> Iterator[Exclusion | None]:
     if not job.is_complete:  # the end of the input ends all substreams that count
-        counting = {key: s for key, s in job.substreams.items() if s.counts}
         behind = "behind" if job.config.max_retention_ms is None else "max_retention_ms"
-        yield exclusion(behind, _below(end, ((member(key), s.uncapped_watermark) for key, s in counting.items())))
-        for limit in POLICY_LIMITS:
-            of_limit = ((member(key), s.policy_state.lagged) for key, s in counting.items() if s.policy.limit == limit)
-            yield exclusion(limit, _below(end, of_limit))
+        for reason, reached in passed_by_limits(job, behind).items():
+            yield exclusion(reason, _below(end, ((name, watermark) for watermark, name in reached)))
     idle = [(key, s) for key, s in job.substreams.items() if s.idle and not s.done]
     for reason in ("query_timeout_ms", "idle", "idle_timeout_ms", "silent_query"):
         of_reason = ((member(key), s.watermark) for key, s in idle if _reason(job, key, s, read_ms) == reason)

@@ -12,7 +12,7 @@ from tidegate.domain.offsets import CommittedOffsets
 from tidegate.domain.policies import Moment, Policy, PolicyState, TimestampHistory
 from tidegate.domain.values import EXACT_DOUBLE, NumberRange, SubstreamKey, described, highest
 
-SubstreamState = Literal["active", "blocked", "idle", "done"]
+SubstreamState = Literal["active", "blocked", "skewed", "idle", "done"]
 Value = TypeVar("Value")
 
 
@@ -264,9 +264,9 @@ class Exclusion:
 
     reason: str = described(
         "Limit or action: `query_timeout_ms`, `idle_timeout_ms` (of reports without batches), `max_retention_ms`, "
-        "`max_batch_hold_ms`, a parameter of a policy, `behind` (the watermark had already passed the substream), "
-        "`silent_query` (its query has not confirmed lately that it has no data), `idle`, `evict`, `retire`, "
-        "`hand_over`, `offsets_skipped` or `offsets_restarted`.",
+        "`max_skew_ms`, `max_batch_hold_ms`, a parameter of a policy, `behind` (the watermark had already passed the "
+        "substream), `silent_query` (its query has not confirmed lately that it has no data), `idle`, `evict`, "
+        "`retire`, `hand_over`, `offsets_skipped` or `offsets_restarted`.",
         example="query_timeout_ms",
     )
     count: int = described("Number of substreams, batches or offsets.", example=1)
@@ -439,6 +439,8 @@ class JobState:
     ``merged_highest`` is the highest merged watermark that was offered to the throttle. ``evaluation_due`` is true if a
     command has left work for the next evaluation. ``recorded`` contains C, W and the written watermark of the last
     recorded movement.
+    ``known_bounds`` is for a part of a job: the bound of :func:`tidegate.domain.limits.skew_bound` in the whole job, by
+    the number of substreams that count in the part.
     ``limits_passed`` contains the limits that let C pass substreams since the last reply. ``was_restored`` tells
     whether the current command has restored a watermark that the store had lost.
     """
@@ -467,6 +469,7 @@ class JobState:
     merged_highest: int | None = None
     all_idle: bool = False
     retention: TimestampHistory | None = None
+    known_bounds: dict[int, int | None] | None = None
 
     substreams: dict[SubstreamKey, Substream] = field(default_factory=dict)
     queries: dict[str, Query] = field(default_factory=dict)

@@ -47,8 +47,8 @@ def check_room(job: JobState, query: str, names: Iterable[str]) -> None:
 
 def latest_event_time(job: JobState) -> int | None:
     """Return the latest event time that is accepted; None if ``max_future_skew_ms`` is off."""
-    skew = job.config.max_future_skew_ms
-    return None if skew is None else job.numbers.plus(job.now_ms, skew)
+    future_skew = job.config.max_future_skew_ms
+    return None if future_skew is None else job.numbers.plus(job.now_ms, future_skew)
 
 
 def set_aside_future(

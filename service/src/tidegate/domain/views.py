@@ -18,6 +18,7 @@ from tidegate.domain.evaluate import (
 from tidegate.domain.frames import FrameCounts, count_frames
 from tidegate.domain.history import History
 from tidegate.domain.job import Hold, JobState, Substream, SubstreamState, TableVersion
+from tidegate.domain.limits import is_skewed, median_watermark, skew_bound
 from tidegate.domain.offsets import OffsetsStatus
 from tidegate.domain.results import Holder, JobWatermark
 from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, described
@@ -29,16 +30,17 @@ from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, des
 class JobSummary:
     """The summary of a job.
 
-    ``active`` includes blocked substreams. ``emissions`` is the number of advances of W. ``throttled`` is the number
-    of advances of the merged watermark after which the throttle did not move C. ``last_contact_ms`` is the time of the
-    last client call; None before the first call. ``limits`` contains the number of times that each limit acted.
-    ``unread_offsets`` and ``skipped_offsets`` are by query, for those whose batches tell their offsets. ``frames`` is
-    None if the job declares no frames.
+    ``active`` includes blocked substreams, and not skewed ones. ``emissions`` is the number of advances of W.
+    ``throttled`` is the number of advances of the merged watermark after which the throttle did not move C.
+    ``last_contact_ms`` is the time of the last client call; None before the first call. ``limits`` contains the number
+    of times that each limit acted. ``unread_offsets`` and ``skipped_offsets`` are by query, for those whose batches
+    tell their offsets. ``frames`` is None if the job declares no frames.
     """
 
     max_event_time: int | None
     max_watermark: int | None
     active: int
+    skewed: int
     idle: int
     done: int
     all_idle: bool
@@ -63,10 +65,13 @@ def status(job: JobState) -> JobSummary:
     told = {name: of for name, query in job.queries.items() if (of := query.checkpoint_offsets) is not None}
     done = len(named) if job.is_complete else sum(substream.done for substream in named)
     idle = 0 if job.is_complete else sum(substream.idle and not substream.done for substream in named)
+    bound = skew_bound(job)
+    skewed = 0 if job.is_complete else sum(is_skewed(substream, bound) for substream in named)
     return JobSummary(
         max_event_time=job.max_event_time,
         max_watermark=job.max_watermark,
-        active=len(named) - idle - done,
+        active=len(named) - skewed - idle - done,
+        skewed=skewed,
         idle=idle,
         done=done,
         all_idle=job.all_idle,
@@ -97,17 +102,22 @@ class SubstreamStatus:
     substream: str = described("Name of the substream.", example="HNL")
     state: SubstreamState = described(
         "`active`: counts towards the minimum. `blocked`: silent for longer than the idle timeout, but counts until "
-        "its query confirms that it has no data. `idle`: does not count. `done`: ended, does not count.",
+        "its query confirms that it has no data. `skewed`: too far behind the median, does not hold the watermark "
+        "until it catches up. `idle`: does not count. `done`: ended, does not count.",
         example="active",
     )
     since_ms: int | None = described(
         "Processing time since which the substream has this state. Null if the state has not changed since the first "
-        "report or the declaration of the substream.",
+        "report or the declaration of the substream, and for `skewed`.",
         example=1357527600000,
     )
     watermark: int | None = described("Watermark of the substream.", example=1357552800000)
     max_event_time: int | None = described("Highest event time of the substream.", example=1357554600000)
-    skew: int | None = described("Distance behind the max watermark of the job, in milliseconds.", example=1800000)
+    skew: int | None = described(
+        "Distance behind the median watermark of the substreams that count, in milliseconds; negative if ahead. Null "
+        "without a watermark, or if the median is that of a substream without one.",
+        example=1800000,
+    )
     # Of the last report that took effect, plus all later outages of the query.
     last_event_ms: int = described(
         "Processing time at which the last report of the substream took effect.", example=1357554612000
@@ -128,20 +138,25 @@ def substreams(job: JobState, now_ms: int) -> list[SubstreamStatus]:
     """Return all substreams, sorted by query and name, with their states at ``now_ms``."""
     now_ms = max(now_ms, job.now_ms)
     named = [item for item in sorted(job.substreams.items()) if item[0][1] != PLACEHOLDER]
-    return [_substream(job, key, substream, now_ms) for key, substream in named]
+    bound, median = skew_bound(job), median_watermark(job)
+    return [_substream(job, key, substream, now_ms, bound, median) for key, substream in named]
 
 
-def _substream(job: JobState, key: SubstreamKey, substream: Substream, now_ms: int) -> SubstreamStatus:
+def _substream(
+    job: JobState, key: SubstreamKey, substream: Substream, now_ms: int, bound: int | None, median: int | None
+) -> SubstreamStatus:
     query, name = key
     timeout = job.config.idle_timeout_ms
-    state = "done" if job.is_complete else state_of(substream, observed_time(job, query, now_ms), timeout)
+    state = "done" if job.is_complete else state_of(substream, observed_time(job, query, now_ms), timeout, bound)
     last_event_ms = substream.last_event_observed_ms + outage_ms(job, query)
     since_ms = substream.since_ms
     if job.is_complete and not substream.done:
         since_ms = job.completed_ms + job.unattended_ms
     elif state == "blocked" and timeout is not None:
         since_ms = last_event_ms + timeout
-    watermark, max_watermark = substream.watermark, job.max_watermark
+    elif state == "skewed":
+        since_ms = None
+    watermark = substream.watermark
     return SubstreamStatus(
         query=query,
         substream=name,
@@ -149,7 +164,7 @@ def _substream(job: JobState, key: SubstreamKey, substream: Substream, now_ms: i
         since_ms=since_ms,
         watermark=watermark,
         max_event_time=substream.max_event_time,
-        skew=None if watermark is None or max_watermark is None else max_watermark - watermark,
+        skew=None if watermark is None or median is None else median - watermark,
         last_event_ms=last_event_ms,
         lag=None if state == "done" else substream.policy_state.lag,
         policy=job.config.override_of(name),
@@ -254,7 +269,7 @@ def health(state: JobWatermark, summary: JobSummary, stale_after_ms: int, max_la
     if last_contact_ms is not None and state.now_ms - last_contact_ms >= stale_after_ms and not summary.open_batches:
         return "stale"
     if state.watermark is None:
-        known = summary.active + summary.idle + summary.done + summary.open_batches
+        known = summary.active + summary.skewed + summary.idle + summary.done + summary.open_batches
         return "no_watermark" if known or summary.missing_queries else "empty"
     if holder is not None:
         silent_since_ms = holder.begun_ms if holder.reason == "open_batch" else holder.last_event_ms

@@ -133,7 +133,7 @@ def _holders(active: Sequence[SubstreamStatus], held_by: Mapping[str, Any] | Non
     """Return the substreams with the lowest watermark, if a substream holds W. No watermark is lower than any."""
     if held_by is None or held_by["substream"] is None:
         return set()
-    lowest = min(by_value(row.watermark) for row in active)
+    lowest = min((by_value(row.watermark) for row in active), default=None)
     return {(row.query, row.substream) for row in active if by_value(row.watermark) == lowest}
 
 

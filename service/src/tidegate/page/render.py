@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from tidegate import __version__
 from tidegate.domain.calendar import DAY_MS
 from tidegate.escapes import visible
-from tidegate.times import EARLIEST_MS, LATEST_MS, MS, format_duration, format_time
+from tidegate.times import EARLIEST_MS, LATEST_MS, MS, format_difference, format_duration, format_time
 from tidegate.views.job_page import JobPageSelection
 from tidegate.views.sentences import (
     KIND_NAMES,
@@ -103,9 +103,7 @@ def remaining(at_ms: int, now_ms: int) -> Markup:
 
 def duration(ms: int | None) -> str:
     """Return a duration, with a minus sign if it is negative, or ``none`` for None."""
-    if ms is None:
-        return "none"
-    return f"-{format_duration(-ms)}" if ms < 0 else format_duration(ms)
+    return "none" if ms is None else format_difference(ms)
 
 
 def number(count: int) -> str:

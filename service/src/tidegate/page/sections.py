@@ -29,7 +29,7 @@ from tidegate.views.history import FILTERS, id_after
 from tidegate.views.holders import RANGES_MS
 from tidegate.views.job_page import ACTIVE, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
 from tidegate.views.late import LateHour
-from tidegate.views.sentences import status_sentence, unit_hint
+from tidegate.views.sentences import skew_sentence, status_sentence, unit_hint
 from tidegate.views.status import job_status
 
 log = logging.getLogger(__name__)
@@ -245,6 +245,7 @@ def _headline(page: JobPage, members: Mapping[str, Any], view: JobPageSelection)
     lost = [hour for hour in page.late.hours if _lost(hour)]
     return {
         "sentence": status_sentence(members),
+        "skew": None if not members["skew"] else skew_sentence(members["skew"]),
         "unit_hint": unit_hint(members),
         "holding": _holding(page, members, view),
         "most_lost": sorted(nlargest(HOURS_SHOWN, lost, key=_lost), key=lambda hour: hour.start),
@@ -294,6 +295,8 @@ def _note(row: Mapping[str, Any], held_by: Mapping[str, Any] | None) -> dict[str
         return {"is_holder": True, "note": HOLDER_NOTES[held_by["reason"]]}
     if row["state"] == "blocked":
         return {"is_holder": False, "note": "not confirmed idle"}
+    if row["state"] == "skewed":
+        return {"is_holder": False, "note": "too far behind the median"}
     if row["state"] == "active" and row["max_event_time"] is None:
         return {"is_holder": False, "note": "no events yet"}
     return {"is_holder": False, "note": ""}

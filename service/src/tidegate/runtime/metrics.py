@@ -192,7 +192,7 @@ _BY_LABEL: dict[str, tuple[Kind, str, str, Callable[[Status], Mapping[str, float
         GaugeMetricFamily,
         "Substreams by state. Blocked substreams count as active",
         "state",
-        lambda s: {state: getattr(s.summary, state) for state in ("active", "idle", "done")},
+        lambda s: {state: getattr(s.summary, state) for state in ("active", "skewed", "idle", "done")},
     ),
     "forced_advances": (
         CounterMetricFamily,

@@ -29,6 +29,7 @@ from tidegate.domain.job import (
     Substream,
     TableVersion,
 )
+from tidegate.domain.limits import Skew
 from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, OffsetsStatus
 from tidegate.domain.policies import Moment, PolicyState, TimestampHistory
 from tidegate.domain.prediction import Predictor, pace_of
@@ -141,12 +142,12 @@ def substream_key(member: str) -> SubstreamKey:
     return query, name
 
 
-def substream(found: Sequence[Any], max_watermark: int | None, patterns: Sequence[str]) -> SubstreamStatus:
+def substream(found: Sequence[Any], median: int | None, patterns: Sequence[str]) -> SubstreamStatus:
     """Return the substream in a part of a reply.
 
     Args:
         found: The part of the reply.
-        max_watermark: The max watermark of the job.
+        median: The median watermark of the job's substreams that count.
         patterns: The patterns of the job's overrides, in order.
     """
     of = map_of(found)
@@ -157,7 +158,7 @@ def substream(found: Sequence[Any], max_watermark: int | None, patterns: Sequenc
         of,
         query=query,
         substream=name,
-        skew=None if watermark is None or max_watermark is None else max_watermark - watermark,
+        skew=None if watermark is None or median is None else median - watermark,
         policy=next((pattern for pattern in patterns if matches(pattern, name)), None),
         reported=int(of.get("reported_rows") or 0),
         rows=row_of(RowCounts, of),
@@ -259,7 +260,7 @@ class SubstreamsReply:
     def of(cls, reply: Reply) -> Self:
         """Return the table of substreams in a reply."""
         patterns = [override["substreams"] for override in json.loads(reply["config"]).get("overrides", ())]
-        found = [substream(row, reply.get("max_watermark"), patterns) for row in reply["rows"]]
+        found = [substream(row, reply.get("median"), patterns) for row in reply["rows"]]
         rows = sorted(found, key=attrgetter("query", "substream"))
         by_member = {member((row.query, row.substream)): row for row in rows}
         return cls(
@@ -581,7 +582,8 @@ class Snapshot:
     """The part of a job from which an explanation of its watermark is computed.
 
     It contains the holds, the open batches and the slowest active substreams. All other possible holders have equal or
-    higher watermarks, so the watermark without a holder is equal to that in the whole job.
+    higher watermarks, so the watermark without a holder is equal to that in the whole job. With ``max_skew_ms``, it has
+    the bounds of the whole job without its first holders, and the substreams that then hold.
     """
 
     reply: Reply
@@ -596,6 +598,14 @@ class Snapshot:
     def state(self) -> JobWatermark:
         """The watermark of the job."""
         return watermark_state(self.reply)
+
+    def skew(self, limit_ms: int | None) -> Skew | None:
+        """Return the skewed substreams under the limit of the configuration; None if there are none."""
+        if limit_ms is None or "skew" not in self.reply:
+            return None
+        of = map_of(self.reply["skew"])
+        lowest = zip(of["watermarks"], map(substream_key, of["members"]), strict=True)
+        return Skew.of(of["bound"], limit_ms, of["count"], lowest)
 
     @property
     def frame(self) -> FrameBounds | None:
@@ -623,6 +633,10 @@ class Snapshot:
             job.retention = _history(reply["retention"])
         self._add_queries(job)
         self._add_substreams(job)
+        if (bounds := reply.get("skew_bounds")) is not None:
+            job.known_bounds = {
+                len(job.substreams) - removed: None if bound == "" else bound for removed, bound in enumerate(bounds)
+            }
         return job
 
     def _add_queries(self, job: JobState) -> None:

@@ -262,6 +262,18 @@ def prediction_sentence(prediction: Mapping[str, Any]) -> list[Fragment]:
     return [*expected, ", at the latest ", Time(latest_ms), f" in 95 of 100 cases (learned from {frames:,} frames)."]
 
 
+def skew_sentence(skew: Mapping[str, Any]) -> list[Fragment]:
+    """Return a sentence about the substreams that are too far behind the median.
+
+    Args:
+        skew: Members of a ``Skew``.
+    """
+    first, count = skew["substreams"][0], skew["count"]
+    more, verb = (f" and {count - 1:,} more are up to ", "do") if count > 1 else (" is ", "does")
+    behind, limit = format_duration(first["behind_ms"]), format_duration(skew["limit_ms"])
+    return [*_substream(first), f"{more}{behind} behind the median, limit {limit}, and {verb} not hold the watermark."]
+
+
 def waiting_frame_sentence(explanation: Mapping[str, Any]) -> list[Fragment]:
     """Return a sentence about the first frame that is not finished, and what it waits for.
 

@@ -8,6 +8,7 @@ from tidegate.domain.completeness import RowCounts
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.frames import FrameBounds, Prediction
 from tidegate.domain.job import Hold
+from tidegate.domain.limits import Skew
 from tidegate.domain.offsets import OffsetsStatus
 from tidegate.domain.views import ExplainedHolder, Health, explain
 from tidegate.store.replies import Learned, Snapshot, Status
@@ -23,6 +24,11 @@ class SubstreamCounts(Answer):
     """Numbers of substreams by state."""
 
     active: int = Field(description="Active and blocked substreams, which count towards the minimum.", examples=[17])
+    skewed: int = Field(
+        description="Substreams too far behind the median (`max_skew_ms`), which do not hold the watermark until they "
+        "catch up.",
+        examples=[0],
+    )
     idle: int = Field(description="Idle substreams, which do not count towards the minimum.", examples=[2])
     done: int = Field(description="Substreams that have ended.", examples=[0])
     all_idle: bool = Field(description="Whether no substream is active.", examples=[False])
@@ -30,7 +36,7 @@ class SubstreamCounts(Answer):
     @property
     def known(self) -> int:
         """Total number of substreams."""
-        return self.active + self.idle + self.done
+        return self.active + self.skewed + self.idle + self.done
 
 
 class JobStatus(WatermarkState):
@@ -157,6 +163,9 @@ class Explanation(WatermarkState):
         "not told their offsets are absent.",
         examples=[{}],
     )
+    skew: Skew | None = Field(
+        description="Substreams that do not hold the watermark because of `max_skew_ms`. Null if there are none."
+    )
     frame: FrameBounds | None = Field(
         description="The first frame that is not finished. Null if the job declares no frames, has no watermark yet, "
         "or is complete."
@@ -204,6 +213,7 @@ def explanation_of(reader: Reader, job: str, snapshot: Snapshot, learned: Learne
             for name in dict.fromkeys(holder.query for holder in explanation.holders)
             if name in state.queries and (status := OffsetsStatus.of(state.queries[name].offsets))
         },
+        skew=snapshot.skew(state.config.max_skew_ms),
         frame=snapshot.frame,
         prediction=predictor.predictions([snapshot.frame.end])[0] if predictor and snapshot.frame else None,
         next_step=explanation.next_step,

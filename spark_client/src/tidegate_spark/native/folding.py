@@ -107,8 +107,8 @@ class Folding:
                 f"This task finds no settings of the driver in the checkpoint {self.checkpoint!r}: the checkpoint must "
                 "be on a file system that the driver and all executors share."
             )
-        skew_ms = settings["max_future_skew_ms"]
-        latest = HIGHEST if skew_ms is None else min(planned_ms + skew_ms, HIGHEST)
+        future_skew_ms = settings["max_future_skew_ms"]
+        latest = HIGHEST if future_skew_ms is None else min(planned_ms + future_skew_ms, HIGHEST)
         watermark_ms = 0 if judging is None else judging.watermark_ms
         name = f"{FOLDS}/{batch_id}.{run}.{partition}"
         return PartitionFold(self, name, planned_ms, watermark_ms, latest, settings.get("slot"))

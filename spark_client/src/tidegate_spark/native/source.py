@@ -115,7 +115,7 @@ class NativeReader(WatermarkReader):
             log, "the coordinator refuses finished batches", "the coordinator accepts finished batches again"
         )
         self._heartbeat_failures = FailureLog(log, *HEARTBEATS_FAIL)
-        self._skew_ms: int | None = None
+        self._future_skew_ms: int | None = None
         self._slot: int | None = None
         self._returned: tuple[float | None, float | None] = (None, None)
         self._polls = POLLS_OF_A_RUN
@@ -197,7 +197,7 @@ class NativeReader(WatermarkReader):
             if result.batches:
                 self._check_name(session.checkpoint)
                 self._check_delay(session)
-                if self._task_settings(session) != (self._skew_ms, self._slot):
+                if self._task_settings(session) != (self._future_skew_ms, self._slot):
                     self._write_task_settings(session)
         except JobDeleted:
             raise
@@ -215,8 +215,8 @@ class NativeReader(WatermarkReader):
         return session.protocol.batches.max_future_skew_ms, slot_of(session.protocol.registration.config)
 
     def _write_task_settings(self, session: DriverSession) -> None:
-        self._skew_ms, self._slot = self._task_settings(session)
-        settings = {"input": self._native.input, "max_future_skew_ms": self._skew_ms, "slot": self._slot}
+        self._future_skew_ms, self._slot = self._task_settings(session)
+        settings = {"input": self._native.input, "max_future_skew_ms": self._future_skew_ms, "slot": self._slot}
         session.checkpoint.write(TASK_SETTINGS, settings)
 
     def _check_name(self, documents: Checkpoint) -> None:

@@ -1,29 +1,28 @@
 -- @include followers
 -- @include history
--- @include substreams
+-- @include limits
 -- Everything between a change and an emitted watermark, as in tidegate.domain.evaluate. The evaluation decides which
 -- substreams count, merges their watermarks, applies retention, holds and the throttle to get C, and emits W.
 --
 -- To bound the time of a function call, an evaluation applies a limited number of pending changes. The others are due
 -- immediately; until then, the substreams that they concern hold C.
-local number, text, score, highest, above = values.number, values.text, values.score, values.highest, values.above
+local number, score, highest, above = values.number, values.score, values.highest, values.above
 local job, config = state.job, state.config
 local evaluate, holds, idleness, throttle, emission = {}, {}, {}, {}, {}
 
 -- The evaluation
 
--- Record that a limit let C pass members of these sets.
-local function record_limit(limit, sets)
-  local count, names = 0, {}
-  for _, set in ipairs(sets) do
-    count = count + redis.call('ZCOUNT', set[1], '-inf', '(' .. text(job.coalesced_watermark - set[2]))
+-- Record the limits that let C pass members.
+local function record_limits(is_retained)
+  for _, group in ipairs(limits.passed(is_retained and 'max_retention_ms')) do
+    local count, rows = limits.below(group, job.coalesced_watermark)
+    if count > 0 then
+      local names, passed = {}, state.changes.passed
+      for i, row in ipairs(rows) do names[i] = row.member end
+      history.count_limit(group.limit)
+      passed[#passed + 1] = {limit = group.limit, count = count, substreams = names}
+    end
   end
-  if count == 0 then return end
-  local rows = emission.slowest_first(sets, constants.NAMES_KEPT)
-  for i = 1, math.min(count, constants.NAMES_KEPT) do names[i] = rows[i].member end
-  history.count_limit(limit)
-  local passed = state.changes.passed
-  passed[#passed + 1] = {limit = limit, count = count, substreams = names}
 end
 
 -- Let the limits act that exclude substreams, batches and holds. Return whether a substream that follows the clock
@@ -43,12 +42,7 @@ local function run(cap, is_sweep, has_left)
   has_left = evaluate.exclude() or has_left
   local before, was_all_idle = job.coalesced_watermark, job.all_idle
   local is_retained = emission.merge(cap, is_sweep, has_left)
-  if above(job.coalesced_watermark, before) then
-    if is_retained then record_limit('max_retention_ms', emission.counting_sets()) end
-    for _, limit in ipairs(config.has_followers and constants.POLICY_LIMITS or {}) do
-      record_limit(limit, {{key.lagged(limit), 0}})
-    end
-  end
+  if above(job.coalesced_watermark, before) then record_limits(is_retained) end
   if was_all_idle and not job.all_idle then
     history.write('not_all_idle')
   elseif job.all_idle and not was_all_idle and (membership.count() == 0
@@ -254,10 +248,12 @@ function idleness.reactivate(query, members)
   return idleness.activate(query, members, true)
 end
 
--- Return the state of a member at an observed time of its query, and its last event in observed time.
-function idleness.state_of(query, member, observed)
+-- Return the state of a member at an observed time of its query, and its last event in observed time. bound: see
+-- limits.skew_bound (absent: the member is not skewed).
+function idleness.state_of(query, member, observed, bound)
   local last_event = tonumber(redis.call('ZSCORE', key.last_events(query), member) or nil)
   if last_event then
+    if bound and limits.is_skewed(member, bound) then return 'skewed', last_event end
     local is_silent = config.idle_timeout_ms and observed - last_event >= config.idle_timeout_ms
     return is_silent and 'blocked' or 'active', last_event
   end
@@ -304,7 +300,8 @@ end
 -- act. has_left: see followers.evaluate. Return whether retention moved C.
 function emission.merge(cap, is_sweep, has_left)
   local before, max_before = job.coalesced_watermark, job.max_watermark
-  local lowest, is_unfinished = followers.evaluate(cap or math.huge, has_left)
+  state.changes.skew_bound, state.changes.slowest = nil, nil
+  local lowest, is_unfinished, is_deferred = followers.evaluate(cap or math.huge, has_left)
   job.evaluation_due = (is_unfinished or state.changes.is_unfinished) and 1 or nil
   local first, flat = values.lowest_of(key.active)
   if first then
@@ -317,7 +314,7 @@ function emission.merge(cap, is_sweep, has_left)
   if job.all_idle then
     minimum = job.max_watermark
   elseif lowest > -math.huge then
-    minimum = lowest
+    minimum = config.max_skew_ms and not is_deferred and limits.lowest_within(lowest, cap or math.huge) or lowest
   end
   local merged = holds.cap(highest(retained(above(job.max_watermark, max_before), is_sweep), minimum))
   emission.advance(throttle.candidate(merged))
@@ -338,58 +335,11 @@ function emission.advance(coalesced_watermark)
   end
 end
 
--- Return the sorted sets of the counting substreams, each with the number that turns a score into the watermark at the
--- last evaluation, by addition.
-function emission.counting_sets()
-  if not config.has_followers then return {{key.active, 0}} end
-  return {{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}
-end
-
--- Return the rank of the first member after a score (nil: -inf) and a member, in the order of a sorted set.
-local function rank_after(name, score, member)
-  local bound = score and values.text(score) or '-inf'
-  local first, last = redis.call('ZCOUNT', name, '-inf', '(' .. bound), redis.call('ZCOUNT', name, '-inf', bound)
-  while first < last do
-    local middle = math.floor((first + last) / 2)
-    local found = redis.call('ZRANGE', name, middle, middle)[1]
-    if found == member or values.sorts_before(found, member) then first = middle + 1 else last = middle end
-  end
-  return first
-end
-
--- Return the first members of each set with their watermarks (-inf: none), slowest first. after: a member and its
--- watermark, to return only later members; nil: from the start.
-function emission.slowest_first(sets, most, after)
-  local rows = {}
-  for _, set in ipairs(sets) do
-    local score = after and after.watermark and after.watermark - set[2]
-    local first = after and rank_after(set[1], score, after.member) or 0
-    local found = redis.call('ZRANGE', set[1], first, first + most - 1, 'WITHSCORES')
-    for i = 1, #found, 2 do
-      local value = number(found[i + 1])
-      rows[#rows + 1] = {member = found[i],
-        watermark = value and math.min(value + set[2], values.HIGHEST) or -math.huge}
-    end
-  end
-  table.sort(rows, function(a, b)
-    if a.watermark ~= b.watermark then return a.watermark < b.watermark end
-    return values.sorts_before(a.member, b.member)
-  end)
-  return rows
-end
-
--- Return the counting substream with the lowest watermark, and that watermark at the last evaluation; nil if no substream
--- counts.
-function emission.slowest()
-  local first = emission.slowest_first(emission.counting_sets(), 1)[1]
-  if first then return first.member, first.watermark > -math.huge and first.watermark or nil end
-end
-
 -- Add the latency of the event times in (before, C] to the statistics.
 function emission.count_wait(before)
   local after = job.coalesced_watermark
   if not before or not after or after <= before or not job.max_event_time then return end
-  local member = emission.slowest()
+  local member = limits.slowest()
   local lag = member and policy.lags_of({member})[1]
   if not lag then return end
   local step = sketch.step()
@@ -503,7 +453,7 @@ end
 -- Return the holder of W; nil if the job is complete or W has no holder.
 function emission.held_by()
   local query, pinned = lowest_pin()
-  local member, watermark = emission.slowest()
+  local member, watermark = limits.slowest()
   if query and (not member or above(job.coalesced_watermark, pinned)) then
     local of = queries.get(query)
     return {reason = 'open_batch', query = query, batch_id = of.latest, since_ms = job.watermark_since,

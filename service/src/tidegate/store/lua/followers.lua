@@ -248,13 +248,14 @@ local function evaluate_sets(cap, has_left)
 end
 
 -- Evaluate the members. cap: bound of their watermarks (infinite: none). has_left: a member became idle in this
--- command. Return the lowest own watermark (infinite if there are no members), and whether another evaluation is due.
+-- command. Return the lowest own watermark (infinite if there are no members), whether another evaluation is due, and
+-- whether the members must be polled in steps before.
 function followers.evaluate(cap, has_left)
   local is_unfinished = false
   if not config.has_followers or redis.call('EXISTS', key.clock_driven) == 0 then
     followers.record_polls(math.huge)
   elseif is_each_due() then
-    if are_many() then return job.lowest_clock_driven, true end
+    if are_many() then return job.lowest_clock_driven, true, true end
     poll_each(cap)
   else
     is_unfinished = evaluate_sets(cap, has_left)

@@ -198,16 +198,13 @@ local function exclusion(reason, count, named)
   return {reason = reason, count = count, watermark = first[1] and first[1].watermark, substreams = first}
 end
 
-local function counting_below(reason, sets, finish)
-  local count = 0
-  for _, set in ipairs(sets) do count = count + redis.call('ZCOUNT', set[1], '-inf', '(' .. text(finish - set[2])) end
+local function counting_below(group, finish)
+  local count, rows = limits.below(group, finish)
   local named = {}
-  for _, row in ipairs(count > 0 and emission.slowest_first(sets, constants.NAMES_KEPT) or {}) do
-    if row.watermark < finish and #named < constants.NAMES_KEPT then
-      named[#named + 1] = {substream = row.member, watermark = row.watermark > -math.huge and row.watermark or nil}
-    end
+  for i, row in ipairs(rows) do
+    named[i] = {substream = row.member, watermark = row.watermark > -math.huge and row.watermark or nil}
   end
-  return exclusion(reason, count, named)
+  return exclusion(group.limit, count, named)
 end
 
 -- Record that a query has read all input of its idle substreams up to a processing time. caught_up: the only members whose
@@ -283,10 +280,8 @@ local function exclusions(finish, read_ms)
   local found, idle = {}, idle_below(finish, read_ms)
   local function add(one) found[#found + 1] = one end
   if not job.is_complete then  -- the end of the input ends all substreams that count
-    add(counting_below(config.max_retention_ms and 'max_retention_ms' or 'behind', emission.counting_sets(), finish))
-    for _, limit in ipairs(config.has_followers and constants.POLICY_LIMITS or {}) do
-      add(counting_below(limit, {{key.lagged(limit), 0}}, finish))
-    end
+    local behind = config.max_retention_ms and 'max_retention_ms' or 'behind'
+    for _, group in ipairs(limits.passed(behind)) do add(counting_below(group, finish)) end
   end
   for _, reason in ipairs({'query_timeout_ms', 'idle', 'idle_timeout_ms', 'silent_query'}) do
     if idle[reason] then add(exclusion(reason, idle[reason].count, idle[reason].named)) end

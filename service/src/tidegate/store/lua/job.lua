@@ -12,8 +12,8 @@
 -- state.look_for_rare_sets), known (see observation.known), unattended, previous_now and clock (see clock.advance), held_by
 -- and written_held_by (the holders of W and of the written watermark), queries and stored_queries (see queries.get), combined
 -- and combined_query (see combined_here in
--- batches.lua), table_versions (see frames.lua), made_idle (number of substreams that became idle), is_unfinished (see evaluate.lua), is_step (the command
--- may read a job in steps).
+-- batches.lua), table_versions (see frames.lua), made_idle (number of substreams that became idle), is_unfinished (see evaluate.lua), skew_bound and
+-- slowest (see limits.lowest_within), is_step (the command may read a job in steps).
 local state, queries = {job = {}, config = {}, changes = {}}, {}
 local job, config = state.job, state.config
 local stored  -- the packed text of the job, as read

@@ -24,8 +24,12 @@ local function follower_changes(changes)
 end
 
 local function retention_change()
-  if not job.retention then return would_move_coalesced(job.max_watermark) and job.observed_now or nil end
-  if would_move_coalesced(job.retention.cells[1]) then return job.observed_now end
+  local cells = job.retention and job.retention.cells or {}
+  -- Without the newest cell, as at the start and after an eviction, the next evaluation records the value.
+  local present = job.max_watermark
+  if cells[#cells] then present = cells[1] end
+  if would_move_coalesced(present) then return job.observed_now end
+  if not job.retention then return nil end
   return timestamp_history.next_change(job.retention, would_move_coalesced)
 end
 

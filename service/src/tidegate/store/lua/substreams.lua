@@ -2,18 +2,26 @@
 -- The sorted sets of the substreams: which members a job has, and their max event times. For the watermarks that follow
 -- the clock, see followers.lua.
 local number, highest, minus = values.number, values.highest, values.minus
-local config = state.config
+local config, job = state.config, state.job
 local membership, max_event_times = {}, {}
 
 -- The members of a job. Each member is in exactly one of these sorted sets.
 
-local function counting_sets()
-  if not config.has_followers then return {key.active} end
-  return {key.active, key.constant, key.advancing}
+-- Return the sorted sets of the counting substreams, each with the number that turns a score into the watermark at the
+-- last evaluation, by addition.
+function membership.counting_sets()
+  if not config.has_followers then return {{key.active, 0}} end
+  return {{key.active, 0}, {key.constant, 0}, {key.advancing, job.evaluated or 0}}
+end
+
+local function counting()
+  local names = {}
+  for i, set in ipairs(membership.counting_sets()) do names[i] = set[1] end
+  return names
 end
 
 local function all_sets()
-  local sets = counting_sets()
+  local sets = counting()
   sets[#sets + 1] = key.frozen
   if config.has_followers then sets[#sets + 1], sets[#sets + 2] = key.idle_constant, key.idle_advancing end
   return sets
@@ -27,7 +35,7 @@ end
 
 -- Return the number of members, with placeholders.
 function membership.count() return size_of(all_sets()) end
-function membership.number_counting() return size_of(counting_sets()) end
+function membership.number_counting() return size_of(counting()) end
 
 function membership.all()
   local members = {}

@@ -18,10 +18,13 @@ function commands.status()
   for _, query in ipairs(missing) do
     if redis.call('ZSCORE', key.active, query .. '/') then active = active - 1 else idle = idle - 1 end
   end
-  if job.is_complete then active, idle, done = 0, 0, known end
+  local skew = limits.skew()
+  local skewed = skew and skew.map.count or 0
+  active = active - skewed
+  if job.is_complete then active, skewed, idle, done = 0, 0, 0, known end
 
   local found = {revision = job.revision, max_event_time = job.max_event_time, max_watermark = job.max_watermark,
-    active = active, idle = idle, done = done, all_idle = job.all_idle, emissions = job.emissions, throttled = job.throttled,
+    active = active, skewed = skewed, idle = idle, done = done, all_idle = job.all_idle, emissions = job.emissions, throttled = job.throttled,
     last_contact_ms = job.last_contact, open_batches = redis.call('ZCARD', key.open_batches), holds = holds.in_order(),
     missing_queries = missing}
   for i, value in ipairs(redis.call('HMGET', key.job, unpack(STATUS_FIELDS))) do found[STATUS_FIELDS[i]] = value or nil end
@@ -41,21 +44,23 @@ end
 -- args   members (unknown members are ignored), most (absent: 0). If slowest (a number) is present and the job has more
 --        than most substreams: the holder, and the slowest active substreams, after (absent: from the start) a member and its
 --        watermark
--- reply  config (JSON), max_watermark, is_complete (whether rows has all substreams: the job has at most that many),
+-- reply  config (JSON), median (see limits.median), is_complete (whether rows has all substreams: the job has at most that many),
 --        rows (member, and the fields of tidegate.domain.views.SubstreamStatus), slowest (members in order)
 local ROW_CLASSES = {'reported_rows', 'future_rows', 'on_time', 'updated', 'late', 'null_event_time', 'future'}
 
 -- times: observed time and outages, by query
-local function row_of(member, watermark, max_event_time, times)
+local function row_of(member, watermark, max_event_time, times, bound)
   local query = policy.query_of(member)
   if not times[query] then times[query] = {queries.observed_time(query)} end
   local observed, outage = unpack(times[query])
-  local state_, last_event = idleness.state_of(query, member, observed)
+  local state_, last_event = idleness.state_of(query, member, observed, bound)
   local since = tonumber(redis.call('ZSCORE', key.since, member))
   if job.is_complete and state_ ~= 'done' then
     state_, since = 'done', job.completed + job.unattended
   elseif state_ == 'blocked' then
     since = last_event + outage + config.idle_timeout_ms
+  elseif state_ == 'skewed' then
+    since = nil
   end
   local row = {member = member, state = state_, since_ms = since, watermark = watermark or nil,
     max_event_time = max_event_time or nil, last_event_ms = last_event + outage,
@@ -66,11 +71,11 @@ local function row_of(member, watermark, max_event_time, times)
   return {map = row}
 end
 
--- Return the slowest active substreams in order, without placeholders.
+-- Return the slowest substreams in order that are active and not skewed, without placeholders.
 local function find_slowest()
   if args.slowest == 0 then return {} end
   local found, most = {}, args.slowest + redis.call('SCARD', key.missing_queries)
-  for _, row in ipairs(emission.slowest_first(emission.counting_sets(), most, args.after)) do
+  for _, row in ipairs(limits.slowest_within(limits.skew_bound(), most, args.after)) do
     if #found < args.slowest and policy.name_of(row.member) ~= '' then found[#found + 1] = row.member end
   end
   return found
@@ -92,8 +97,9 @@ function commands.substreams()
   end
   members = membership.split(members)
   local watermarks, event_times, times = membership.watermarks(members), max_event_times.of(members), {}
-  for i, member in ipairs(members) do rows[i] = row_of(member, watermarks[i], event_times[i], times) end
-  return reply.watermark_state({config = redis.call('HGET', key.job, 'config'), max_watermark = job.max_watermark,
+  local bound = limits.skew_bound()
+  for i, member in ipairs(members) do rows[i] = row_of(member, watermarks[i], event_times[i], times, bound) end
+  return reply.watermark_state({config = redis.call('HGET', key.job, 'config'), median = limits.median(),
     is_complete = is_complete, rows = rows, slowest = slowest})
 end
 
@@ -218,13 +224,14 @@ end
 -- args   more_than (a job with at most this number of substreams has no distribution), widths (of a bin in
 --        milliseconds, ascending), max_bins
 -- reply  width (absent: no distribution), start (of the first bin), active, others (columns of counts), earlier (number
---        of idle and done substreams before the first bin)
+--        of skewed, idle and done substreams before the first bin)
 
--- Return the lowest and the highest watermark in some sets.
-local function range_of(sets)
+-- Return the lowest watermark from a bound on (absent: of all), and the highest watermark in some sets.
+local function range_of(sets, bound)
   local low, high
   for _, set in ipairs(sets) do
-    local first = redis.call('ZRANGE', set[1], '(-inf', '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    local from = bound and text(bound - set[2]) or '(-inf'
+    local first = redis.call('ZRANGE', set[1], from, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
     local _, last = values.highest_of(set[1])
     if first and (not low or first + set[2] < low) then low = first + set[2] end
     if last and (not high or last + set[2] > high) then high = last + set[2] end
@@ -243,6 +250,7 @@ end
 
 local function count(sets, from, to)
   local sum = 0
+  if from >= to then return sum end
   for _, set in ipairs(sets) do
     sum = sum + redis.call('ZCOUNT', set[1], text(from - set[2]), '(' .. text(to - set[2]))
   end
@@ -251,13 +259,14 @@ end
 
 function commands.distribution()
   clock.load()
-  local sets = emission.counting_sets()
+  local sets = membership.counting_sets()
   local frozen = {{key.frozen, 0}, {key.idle_constant, 0}, {key.idle_advancing, job.evaluated or 0}}
   if job.is_complete then  -- all substreams are done
     for _, set in ipairs(sets) do frozen[#frozen + 1] = set end
     sets = {}
   end
-  local low, high = range_of(sets)
+  local bound = not job.is_complete and limits.skew_bound() or nil
+  local low, high = range_of(sets, bound)
   local lowest_frozen, highest_frozen = range_of(frozen)
   low = low or lowest_frozen
   if not low or membership.count() <= args.more_than then return reply.watermark_state() end
@@ -265,11 +274,15 @@ function commands.distribution()
   local width = width_for(high - low)
   local start, active, others = low - values.modulo(low, width), {}, {}
   for from = start, high, width do
-    active[#active + 1], others[#others + 1] = count(sets, from, from + width), count(frozen, from, from + width)
+    local to, skewed_to = from + width, math.min(bound or from, from + width)
+    active[#active + 1] = count(sets, math.max(from, skewed_to), to)
+    others[#others + 1] = count(frozen, from, to) + count(sets, from, skewed_to)
   end
   local earlier = 0
-  for _, set in ipairs(frozen) do
-    earlier = earlier + redis.call('ZCOUNT', set[1], '(-inf', '(' .. text(start - set[2]))
+  for _, group in ipairs(bound and {frozen, sets} or {frozen}) do
+    for _, set in ipairs(group) do
+      earlier = earlier + redis.call('ZCOUNT', set[1], '(-inf', '(' .. text(start - set[2]))
+    end
   end
   return reply.watermark_state({width = width, start = start, active = active, others = others, earlier = earlier})
 end
@@ -278,7 +291,9 @@ end
 -- open batches are those that may be among the first holders.
 -- args   most (number of holders)
 -- reply  config (JSON), unattended_ms, max_watermark, coalesced_watermark_since_ms, watermark_since_ms,
---        retention (timestamp_history), holds, open_batches, substreams, queries (of these batches and substreams), frame
+--        retention (timestamp_history), holds, open_batches, substreams, queries (of these batches and substreams),
+--        skew_bounds (see limits.first_holders; absent: no limit), skew (the skewed substreams: bound, count, members,
+--        watermarks; absent: none), frame
 --        (bounds of the first frame that is not finished; absent: no frames, or a complete job)
 function commands.explain()
   local most = args.most
@@ -296,8 +311,9 @@ function commands.explain()
       last_seen_ms = number(redis.call('ZSCORE', key.last_seen, query))}}
   end
 
-  local rows, behind = {}, emission.slowest_first(emission.counting_sets(), most)
-  for i = 1, math.min(most, #behind) do
+  local bounds, behind = limits.first_holders(most)
+  local rows = {}
+  for i = 1, #behind do
     local one = behind[i]
     local query = policy.query_of(one.member)
     list_query(query)
@@ -322,7 +338,8 @@ function commands.explain()
   return reply.finish({config = redis.call('HGET', key.job, 'config'), unattended_ms = job.unattended,
     max_watermark = job.max_watermark, coalesced_watermark_since_ms = job.coalesced_watermark_since,
     watermark_since_ms = job.watermark_since, retention = job.retention and timestamp_history.line(job.retention),
-    holds = holds.in_order(), open_batches = open, substreams = rows, queries = listed,
+    holds = holds.in_order(), open_batches = open, substreams = rows, queries = listed, skew_bounds = bounds,
+    skew = not job.is_complete and limits.skew() or nil,
     frame = not job.is_complete and frames.first_unfinished() or nil})
 end
 

@@ -1,0 +1,245 @@
+-- @include substreams
+-- Limits that let C pass substreams that count, as in tidegate.domain.limits, and the order of those substreams. Each group of
+-- substreams is part of sorted sets, so that the median and the slowest ones cost O(log n).
+local number, text = values.number, values.text
+local config, job = state.config, state.job
+local limits = {}
+
+-- The order of the substreams that count, slowest first
+
+-- Add members of a set, as ZRANGE returns them with their scores, to rows: the members and their watermarks (-inf: none).
+local function add_rows(rows, set, found)
+  for i = 1, #found, 2 do
+    local value = number(found[i + 1])
+    rows[#rows + 1] = {member = found[i], watermark = value and math.min(value + set[2], values.HIGHEST) or -math.huge}
+  end
+  return rows
+end
+
+-- Return the rank of the first member after a score (nil: -inf) and a member, in the order of a sorted set.
+local function rank_after(name, score, member)
+  local bound = score and text(score) or '-inf'
+  local first, last = redis.call('ZCOUNT', name, '-inf', '(' .. bound), redis.call('ZCOUNT', name, '-inf', bound)
+  while first < last do
+    local middle = math.floor((first + last) / 2)
+    local found = redis.call('ZRANGE', name, middle, middle)[1]
+    if found == member or values.sorts_before(found, member) then first = middle + 1 else last = middle end
+  end
+  return first
+end
+
+-- Return the first members of each set with their watermarks (-inf: none), slowest first. after: a member and its
+-- watermark, to return only later members; nil: from the start.
+function limits.slowest_first(sets, most, after)
+  local rows = {}
+  for _, set in ipairs(sets) do
+    local score = after and after.watermark and after.watermark - set[2]
+    local first = after and rank_after(set[1], score, after.member) or 0
+    add_rows(rows, set, redis.call('ZRANGE', set[1], first, first + most - 1, 'WITHSCORES'))
+  end
+  table.sort(rows, limits.is_slower)
+  return rows
+end
+
+-- Return whether one member comes before another, slowest first.
+function limits.is_slower(a, b)
+  if a.watermark ~= b.watermark then return a.watermark < b.watermark end
+  return values.sorts_before(a.member, b.member)
+end
+
+-- The median, and the substreams far behind it
+
+-- Return the watermark at a rank (0: the lowest) of a set; -inf: the member has none.
+local function score_at(set, rank)
+  return add_rows({}, set, redis.call('ZRANGE', set[1], rank, rank, 'WITHSCORES'))[1].watermark
+end
+
+-- The same of some sets together.
+local function at_rank(sets, rank)
+  local first, left = {}, {}
+  for i, set in ipairs(sets) do first[i], left[i] = 0, redis.call('ZCARD', set[1]) end
+  while true do
+    local open = {}
+    for i in ipairs(sets) do
+      if left[i] > 0 then open[#open + 1] = i end
+    end
+    if #open == 1 then return score_at(sets[open[1]], first[open[1]] + rank) end
+    -- At most rank members are below the lowest of these, so those up to it can be left out.
+    local step, lowest, from, taken = math.max(1, math.floor((rank + 1) / #open)), math.huge, nil, nil
+    for _, i in ipairs(open) do
+      local most = math.min(step, left[i])
+      local value = score_at(sets[i], first[i] + most - 1)
+      if not from or value < lowest then lowest, from, taken = value, i, most end
+    end
+    if rank == 0 then return lowest end
+    first[from], left[from], rank = first[from] + taken, left[from] - taken, rank - taken
+  end
+end
+
+-- Return the median watermark of the members that count; nil if it is that of one without a watermark. without: ranks of
+-- members that are ignored, ascending (absent: none).
+function limits.median(without)
+  local total = membership.number_counting() - (without and #without or 0)
+  if total <= 0 then return nil end
+  local rank = math.floor((total - 1) / 2)
+  for _, ignored in ipairs(without or {}) do
+    if ignored <= rank then rank = rank + 1 end
+  end
+  local sets = membership.counting_sets()
+  local median = #sets > 1 and at_rank(sets, rank) or score_at(sets[1], rank)
+  return median > -math.huge and median or nil
+end
+
+-- Return the lowest watermark of a substream that is not skewed; nil if none is. without: see median(). An evaluation keeps
+-- the bound for the rest of its command.
+function limits.skew_bound(without)
+  local kept = state.changes.skew_bound
+  if not without and kept ~= nil then return kept or nil end
+  local median = config.max_skew_ms and limits.median(without)
+  return median and values.minus(median, config.max_skew_ms) or nil
+end
+
+-- Return whether a member that counts is skewed under a bound.
+function limits.is_skewed(member, bound)
+  for _, set in ipairs(membership.counting_sets()) do
+    local value = number(redis.call('ZSCORE', set[1], member))
+    if value then return value + set[2] < bound end
+  end
+  return false
+end
+
+-- Return the first and the last score of a set in a range of watermarks. A range has first (absent: from those that have
+-- none; -inf: from the lowest) and below (absent: only those that have none).
+local function scores_of(set, range)
+  local first = not range.first and '-inf' or range.first == -math.huge and '(-inf' or text(range.first - set[2])
+  return first, range.below and '(' .. text(range.below - set[2]) or '-inf'
+end
+
+-- Return the members that count and that C may pass, by limit. others: what lets C pass those that are not skewed (false:
+-- nothing).
+function limits.passed(others)
+  local found, sets, bound = {}, membership.counting_sets(), limits.skew_bound()
+  if others then found[1] = {limit = others, sets = sets, bound = bound} end
+  if bound then found[#found + 1] = {limit = 'max_skew_ms', sets = sets, bound = bound, is_skewed = true} end
+  for _, limit in ipairs(config.has_followers and constants.POLICY_LIMITS or {}) do
+    found[#found + 1] = {limit = limit, sets = {{key.lagged(limit), 0}}}
+  end
+  return found
+end
+
+-- Return the ranges of the watermarks of a group of limits.passed() below a watermark.
+local function ranges_of(group, watermark)
+  if group.is_skewed then return {{first = -math.huge, below = math.min(group.bound, watermark)}} end
+  return group.bound and {{}, {first = group.bound, below = watermark}} or {{below = watermark}}
+end
+
+-- Return the first members in some ranges, slowest first, with their watermarks (-inf: none).
+local function first_in(sets, ranges, most)
+  local rows = {}
+  for _, set in ipairs(sets) do
+    for _, range in ipairs(ranges) do
+      local first, last = scores_of(set, range)
+      add_rows(rows, set, redis.call('ZRANGE', set[1], first, last, 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES'))
+    end
+  end
+  table.sort(rows, limits.is_slower)
+  for i = most + 1, #rows do rows[i] = nil end
+  return rows
+end
+
+-- Return the number of members of such a group below a watermark, and the first constants.NAMES_KEPT ones.
+function limits.below(group, watermark)
+  local count = 0
+  for _, set in ipairs(group.sets) do
+    for _, range in ipairs(ranges_of(group, watermark)) do count = count + redis.call('ZCOUNT', set[1], scores_of(set, range)) end
+  end
+  return count, count > 0 and first_in(group.sets, ranges_of(group, watermark), constants.NAMES_KEPT) or {}
+end
+
+-- Return a rank of a watermark among the members that count. ranks: those that others with this watermark may have.
+local function rank_of(watermark, ranks)
+  local rank = 0
+  for _, set in ipairs(watermark > -math.huge and membership.counting_sets() or {}) do
+    rank = rank + redis.call('ZCOUNT', set[1], '-inf', '(' .. text(watermark - set[2]))
+  end
+  for _, taken in ipairs(ranks) do
+    if taken == rank then rank = rank + 1 end
+  end
+  return rank
+end
+
+-- Return, with max_skew_ms, the bounds (see skew_bound; '': none) without the first 0, 1, … holders, and the first holders,
+-- slowest first. Each holder that is left out changes the median, and may change which members are skewed.
+function limits.first_holders(most)
+  if not config.max_skew_ms then return nil, limits.slowest_first(membership.counting_sets(), most) end
+  local bounds, holders, ranks, is_listed = {}, {}, {}, {}
+  for removed = 0, most do
+    local bound, holder = limits.skew_bound(ranks), nil
+    bounds[#bounds + 1] = bound or ''
+    for _, row in ipairs(limits.slowest_within(bound, removed + 1)) do
+      if not is_listed[row.member] then holder = holder or row end
+    end
+    if not holder then break end
+    holders[#holders + 1], is_listed[holder.member] = holder, true
+    ranks[#ranks + 1] = rank_of(holder.watermark, ranks)
+    table.sort(ranks)
+  end
+  return bounds, holders
+end
+
+-- Return the skewed members: their bound, their number, and the first ones with their watermarks; nil if there are none.
+function limits.skew()
+  local bound = limits.skew_bound()
+  if not bound then return nil end
+  local count, rows = limits.below({sets = membership.counting_sets(), bound = bound, is_skewed = true}, bound)
+  if count == 0 then return nil end
+  local members, watermarks = {}, {}
+  for i, row in ipairs(rows) do members[i], watermarks[i] = row.member, row.watermark end
+  return {map = {bound = bound, count = count, members = members, watermarks = watermarks}}
+end
+
+-- Return the lowest watermark of the members that are not skewed. of_all: that of all members; each has a watermark. cap:
+-- bound of those that follow the clock. The rest of the command uses the bound and the slowest member.
+function limits.lowest_within(of_all, cap)
+  -- Without caps, the max watermark is at least the median.
+  local is_near = not config.has_followers and job.max_watermark and job.max_watermark - of_all <= config.max_skew_ms
+  local bound = not is_near and limits.skew_bound() or nil
+  state.changes.skew_bound = bound or false
+  if not bound then return of_all end
+  local lowest, slowest = math.huge, nil
+  for i, set in ipairs(membership.counting_sets()) do
+    local first = scores_of(set, {first = bound})
+    local found = redis.call('ZRANGE', set[1], first, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+    if found[1] then
+      local row = {member = found[1], watermark = math.min(tonumber(found[2]) + set[2], values.HIGHEST)}
+      lowest = math.min(lowest, i > 1 and math.min(row.watermark, cap) or row.watermark)
+      if not slowest or limits.is_slower(row, slowest) then slowest = row end
+    end
+  end
+  state.changes.slowest = slowest
+  return math.max(lowest, of_all)
+end
+
+-- Return the substream that counts, is not skewed and has the lowest watermark, and that watermark at the last evaluation;
+-- nil if no substream counts.
+function limits.slowest()
+  local first = state.changes.slowest or limits.slowest_within(limits.skew_bound(), 1)[1]
+  if first then return first.member, first.watermark > -math.huge and first.watermark or nil end
+end
+
+-- Return the first members that are not skewed under a bound, as in slowest_first().
+function limits.slowest_within(bound, most, after)
+  local rows, kept = limits.slowest_first(membership.counting_sets(), most, after), {}
+  for _, row in ipairs(rows) do
+    if not bound or row.watermark >= bound or row.watermark == -math.huge then kept[#kept + 1] = row end
+  end
+  if #kept == #rows then return kept end
+  -- The skewed members come after those without a watermark, and before all others.
+  while kept[1] and kept[#kept].watermark > -math.huge do kept[#kept] = nil end
+  for _, row in ipairs(first_in(membership.counting_sets(), {{first = bound, below = math.huge}}, most)) do
+    kept[#kept + 1] = row
+  end
+  return kept
+end
+
+return limits

@@ -49,6 +49,10 @@ def test_invalid_configurations_are_refused() -> None:
     for target in ("0.9", True, 99, 0.4, float("nan")):
         with pytest.raises(InvalidUsage, match="target must be a share of the rows"):
             tidegate_spark.target_completeness(target, timedelta(0))  # type: ignore[arg-type]
+        with pytest.raises(InvalidUsage, match="arrival_target must be a share of the rows"):
+            limiting_lag(timedelta(0), arrival_target=target, frames="hour")  # type: ignore[arg-type]
+    with pytest.raises(InvalidUsage, match="arrival_target needs frames"):
+        limiting_lag(timedelta(0), arrival_target=0.9)
     with pytest.raises(InvalidUsage, match="min_rows must be a whole number"):
         tidegate_spark.target_completeness(0.99, timedelta(0), min_rows=0)
     with pytest.raises(InvalidUsage, match="query 'a/b'"):
@@ -62,6 +66,9 @@ def test_the_coordinator_accepts_all_configurations() -> None:
         "idle_timeout": minute,
         "max_retention": minute,
         "max_skew": minute,
+        "arrival_target": 0.99,
+        "max_arrival_delay": 60 * minute,
+        "frames": "hour",
         "query_timeout": minute,
         "max_batch_hold": minute,
         "max_future_skew": None,

@@ -254,6 +254,8 @@ EVERY_LIMIT: dict[str, Any] = {
     "idle_timeout": LAG,
     "max_retention": LAG,
     "max_skew": LAG,
+    "arrival_target": 0.99,
+    "max_arrival_delay": LAG,
     "query_timeout": LAG,
     "max_batch_hold": LAG,
     "delay_half_life": LAG,

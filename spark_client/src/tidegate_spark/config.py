@@ -53,6 +53,11 @@ class Limits(TypedDict, total=False):
         max_retention: Maximum time for which slower substreams hold the watermark below the fastest substream.
         max_skew: Maximum distance, in event time, of a substream's watermark behind the median of the substreams. A
             substream that is further behind no longer holds the watermark until it catches up.
+        arrival_target: Share of the rows that arrive before their frame is complete, from 0.5 to 0.999999. The
+            coordinator learns how long after their frame this share of the rows arrives. For silent substreams, the
+            watermark then waits no longer, once the queries have read all input. It needs ``frames``.
+        max_arrival_delay: This time until it is learned, and its upper bound; default: 1 day. Rows that arrive later
+            teach nothing.
         query_timeout: Time without a call from a query after which its substreams no longer hold the watermark.
         max_batch_hold: Time after which an open batch no longer holds the watermark.
         delay_half_life: Span of event time after which the weight of measured delays has halved; default: 1 day.
@@ -78,6 +83,8 @@ class Limits(TypedDict, total=False):
     idle_timeout: timedelta | None
     max_retention: timedelta | None
     max_skew: timedelta | None
+    arrival_target: float | None
+    max_arrival_delay: timedelta
     query_timeout: timedelta | None
     max_batch_hold: timedelta | None
     delay_half_life: timedelta
@@ -92,13 +99,14 @@ class Limits(TypedDict, total=False):
 
 
 LOWEST_TARGET, HIGHEST_TARGET = 0.5, 0.999999
-"""Bounds of the share of rows that ``target_completeness`` aims at."""
+"""Bounds of the share of rows at which ``target_completeness`` and ``arrival_target`` aim."""
 
 _POSITIVE = {
     "max_delay",
     "idle_timeout",
     "max_retention",
     "max_skew",
+    "max_arrival_delay",
     "query_timeout",
     "max_batch_hold",
     "delay_half_life",
@@ -193,16 +201,12 @@ def target_completeness(
     Raises:
         InvalidUsage: If ``target`` is not such a share, or another argument is invalid as in :func:`limiting_lag`.
     """
-    is_number = isinstance(target, (int, float)) and not isinstance(target, bool)
-    if not is_number or not LOWEST_TARGET <= target <= HIGHEST_TARGET:
-        raise InvalidUsage(
-            f"target must be a share of the rows from {LOWEST_TARGET} to {HIGHEST_TARGET}, like 0.99; it is {target!r}."
-        )
+    share = _share("target", target)
     if min_rows is not None and (isinstance(min_rows, bool) or not isinstance(min_rows, int) or min_rows < 1):
         raise InvalidUsage(f"min_rows must be a whole number, 1 or more; it is {min_rows!r}.")
     policy: JobConfig = {
         "type": "target_completeness",
-        "target": float(target),
+        "target": share,
         "cold_start_lag_ms": milliseconds("cold_start", cold_start),
         "floor_ms": milliseconds("floor", floor),
         "ceiling_ms": None if ceiling is None else milliseconds("ceiling", ceiling),
@@ -235,12 +239,26 @@ def _milliseconds(name: str, duration: Any) -> int:
     return milliseconds(name, duration, 1 if name in _POSITIVE else 0)
 
 
+def _share(name: str, share: Any) -> float:
+    is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
+    if not is_number or not LOWEST_TARGET <= share <= HIGHEST_TARGET:
+        raise InvalidUsage(
+            f"{name} must be a share of the rows from {LOWEST_TARGET} to {HIGHEST_TARGET}, like 0.99; it is {share!r}."
+        )
+    return float(share)
+
+
 def _config(policy: JobConfig, limits: Limits) -> JobConfig:
     check_keywords("limit", limits, Limits)
     config: JobConfig = {"policy": policy, "throttle": _throttle(limits)}
     for name, duration in limits.items():
         if name in _POSITIVE or name == "max_future_skew":
             config[f"{name}_ms"] = None if duration is None else _milliseconds(name, duration)
+    if "arrival_target" in limits:
+        target = limits["arrival_target"]
+        config["arrival_target"] = None if target is None else _share("arrival_target", target)
+        if target is not None and limits.get("frames") is None:
+            raise InvalidUsage("arrival_target needs frames, such as frames='hour'; set frames too.")
     if limits.get("overrides"):
         if not isinstance(limits["overrides"], Mapping):
             raise InvalidUsage(

@@ -242,7 +242,7 @@ BENCH_NEEDS_kafka := $(KAFKA_READY)
 BENCH_NEEDS_tables := $(TABLES_READY) $(VENV)/spark-4.1/.ready
 BENCH_NEEDS_appends := $(BENCH_NEEDS_tables)
 
-bench: $(READY) $(BENCH_NEEDS_$(BENCH)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small, kafka, tables, appends, audit, frames, page or flink)
+bench: $(READY) $(BENCH_NEEDS_$(BENCH)) ## measure what reports cost (ten minutes; BENCH=batches, jobs, scripts, sweeps, tenants, postgres, waiting, overhead, native, small, kafka, tables, appends, audit, frames, limits, page or flink)
 	@$(if $(filter tables appends,$(BENCH)),$(VENV)/spark-4.1/bin,$(BIN))/python -m benchmarks $(BENCH)
 
 lateness: $(READY) ## measure windows with four values of allowed lateness, over a thousand batches or more (an hour)

@@ -3,7 +3,8 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +17,11 @@ from benchmarks.paired import interleave
 from benchmarks.processes import processor_s
 from benchmarks.results import Row, Spread, ratios
 from tests.support.store import JobStore
-from tidegate.domain.config import JobConfig
+from tidegate.domain.batches import BeginOptions, PartitionReport
+from tidegate.domain.calendar import HOUR_MS, Frames
+from tidegate.domain.completeness import BatchAccounting, RowCounts
+from tidegate.domain.config import FrameThrottle, JobConfig
+from tidegate.domain.job import Run
 from tidegate.domain.policies import LimitingLag, LimitingTimestampAndWallClockLag, Policy
 from tidegate.store.connection import connect
 from tidegate.store.embedded import EmbeddedValkey
@@ -34,8 +39,14 @@ that arrive during a round trip: with 16 connections, about 16."""
 PIPELINED = 16
 SKEWED, MAX_SKEW_MS = 100, 3_600_000
 """Number of skewed substreams beside the others, and the limit on skew."""
-SKEW_TARGET = 1.15
-"""Highest ratio of a report with the limit to one without."""
+LIMITED_TARGET = 1.15
+"""Highest ratio of a report with the limits to one without."""
+BATCHES = {1: 400, 100: 100}
+"""Number of batches in a round, by their number of substreams."""
+BATCH_MS = 60_000
+RUN = Run("query", "checkpoint", "run")
+WITHOUT_LIMITS = JobConfig(LimitingLag(1000), FrameThrottle(HOUR_MS), frames=Frames("hour"), max_future_skew_ms=None)
+LIMITED = replace(WITHOUT_LIMITS, arrival_target=0.99, max_skew_ms=MAX_SKEW_MS)
 SWEPT = (10_000, 100_000)
 """Numbers of substreams that follow the clock."""
 SWEEP_TARGET_MS = 20
@@ -75,6 +86,36 @@ class Bench:
         for at in range(0, substreams, 5000):
             times = {_name(number): now_ms + number for number in range(at, min(at + 5000, substreams))}
             self.wait_for(self.store.report(job, times, now_ms=now_ms))
+
+    def create_query(self, job: str, config: JobConfig) -> None:
+        """Create a job whose substreams are those of a query, as :meth:`create` does."""
+        self._now[job] = START
+        self.wait_for(self.store.configure(job, config, {}, None, now_ms=START))
+        # Each frame has rows: one without rows would wait for evidence, which has a cost of its own.
+        behind_ms = (MAX_SKEW_MS + BATCH_MS, 2 * MAX_SKEW_MS)
+        skewed = {f"skewed-{number}": START - behind_ms[number % 2] for number in range(SKEWED)}
+        self._batch(job, skewed | {_name(number): START for number in range(SUBSTREAMS)})
+
+    def batches(self, k: int, job: str) -> float:
+        """Return the microseconds per batch with ``k`` substreams."""
+        batches = [random.sample(range(SUBSTREAMS), k) for _ in range(BATCHES[k])]
+        before = processor_s(self.process)
+        for numbers in batches:
+            self._now[job] += BATCH_MS
+            self._batch(job, {_name(number): self._now[job] - 1000 * (number % 60) for number in numbers})
+        return 1e6 * (processor_s(self.process) - before) / len(batches)
+
+    def _batch(self, job: str, times: Mapping[str, int]) -> None:
+        now_ms = self._now[job]
+        batch_id, store = (now_ms - START) // BATCH_MS, self.store
+        self.wait_for(store.begin(job, RUN, batch_id, options=BeginOptions(input_age_ms=0), now_ms=now_ms))
+        report = PartitionReport(0, times, dict.fromkeys(times, 1))
+        self.wait_for(store.stage(job, RUN, batch_id, report, now_ms=now_ms))
+        frames = tuple((time, 1, 0, 0) for time in times.values())
+        counts = (RowCounts(1, 0, 0, 0, 0),) * len(times)
+        self.wait_for(
+            store.commit(job, RUN, batch_id, BatchAccounting(tuple(times), counts, frames=frames), now_ms=now_ms)
+        )
 
     def reports(self, k: int, merged: int, job: str = "reports") -> float:
         """Return the microseconds per report by the function, with ``merged`` reports in each call."""
@@ -150,11 +191,16 @@ def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
         bench = Bench(valkey)
         bench.create("reports", LimitingLag(LAG), SUBSTREAMS)
         bench.create("skewed", LimitingLag(LAG), SUBSTREAMS, MAX_SKEW_MS)
+        bench.create_query("batches", WITHOUT_LIMITS)
+        bench.create_query("limited batches", LIMITED)
         measurements: dict[tuple[str, int, int], Callable[[], float]] = {}
         for k, merged in CALLS:
             measurements["function", k, merged] = partial(bench.reports, k, merged)
         for k in REPORTS:
             measurements["skewed", k, 1] = partial(bench.reports, k, 1, "skewed")
+            for job in ("batches", "limited batches"):
+                measurements[job, k, 1] = partial(bench.batches, k, job)
+            measurements["batches again", k, 1] = partial(bench.batches, k, "batches")
             measurements["plain", k, 1] = partial(bench.plain, k)
             measurements["plain again", k, 1] = partial(bench.plain, k)
         for substreams in SWEPT:
@@ -171,7 +217,11 @@ def run(out: Path, rounds: int, show: Callable[[str], None]) -> list[Row]:
         rows.append(Row(name, ratios(found["function", k, merged], found["plain", k, 1]), at_most=target))
     for k in REPORTS:
         ratio = ratios(found["skewed", k, 1], found["function", k, 1])
-        rows.append(Row(f"Redis, k={k}: report with max_skew_ms / report", ratio, at_most=SKEW_TARGET))
+        rows.append(Row(f"Redis, k={k}: report with max_skew_ms / report", ratio, at_most=LIMITED_TARGET))
+        name = f"Redis, k={k}: batch with max_skew_ms and arrival_target / batch"
+        control = ratios(found["batches again", k, 1], found["batches", k, 1])
+        rows.append(Row(f"Redis, k={k}: batch again / batch (control)", control))
+        rows.append(Row(name, ratios(found["limited batches", k, 1], found["batches", k, 1]), at_most=LIMITED_TARGET))
     for substreams in SWEPT:
         longest = Spread.of(found["sweep", substreams, 1])
         rows.append(Row(f"longest sweep of {substreams:,} substreams", longest, "ms", at_most=SWEEP_TARGET_MS))

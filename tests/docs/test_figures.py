@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.tools.drawing import clicks, spark
+from docs.tools.drawing import clicks, limits, spark
 from docs.tools.drawing.merges import least_lags
 from docs.tools.drawing.paint import digest_of, drawn_from
 from docs.tools.drawing.scenes import SCENES, THROTTLED
@@ -35,6 +35,10 @@ def test_the_figures_of_the_curves_are_current() -> None:
     assert drawn_from(DOCS / "figures" / "completeness.svg") == digest_of(repr((clicks.measured(), clicks.told())))
     assert drawn_from(DOCS / "figures" / "learning.svg") == digest_of(repr(clicks.learnt()))
     assert drawn_from(DOCS / "figures" / "spark_maximum.svg") == digest_of(repr(spark.maximum()))
+
+
+def test_the_figure_of_the_limits_is_current() -> None:
+    assert drawn_from(DOCS / "figures" / "limits_on_flights.svg") == digest_of(repr(limits.measured()))
 
 
 def test_every_figure_is_shown() -> None:

@@ -5,7 +5,7 @@
 
 from pathlib import Path
 
-from docs.tools.drawing import clicks, paint, spark
+from docs.tools.drawing import clicks, limits, paint, spark
 from docs.tools.drawing.merges import least_lags
 from docs.tools.drawing.scenes import SCENES, THROTTLED
 
@@ -23,6 +23,8 @@ def main() -> None:
         print(path.name)
     spark.draw(FIGURES / "spark_maximum.svg")
     print("spark_maximum.svg")
+    limits.draw(FIGURES / "limits_on_flights.svg")
+    print("limits_on_flights.svg")
     paint.bounds(least_lags(), FIGURES / "merges.svg")
     print("merges.svg")
     paint.completeness(clicks.measured(), clicks.told(), clicks.LAGS, FIGURES / "completeness.svg")

@@ -20,6 +20,7 @@ class Promise:
         idle_timeout_ms: Shortest idle timeout so far; None if no configuration had one.
         max_retention_ms: The retention; None if slower substreams hold the watermark for any time.
         max_skew_ms: The limit on skew; None if substreams far behind the median hold the watermark.
+        arrival_target: The target of the arrival delay; None if silent substreams hold the watermark for any time.
     """
 
     lag_ms: int
@@ -27,13 +28,14 @@ class Promise:
     idle_timeout_ms: int | None = None
     max_retention_ms: int | None = None
     max_skew_ms: int | None = None
+    arrival_target: float | None = None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Promise":
         """Return the promise of one configuration."""
         lag_ms = document["policy"]["lag_ms"]
-        limits = (document[name] for name in ("idle_timeout_ms", "max_retention_ms", "max_skew_ms"))
-        return cls(lag_ms, lag_ms, *limits)
+        names = ("idle_timeout_ms", "max_retention_ms", "max_skew_ms", "arrival_target")
+        return cls(lag_ms, lag_ms, *(document.get(name) for name in names))
 
     def add(self, document: Mapping[str, Any]) -> None:
         """Add a configuration."""
@@ -45,11 +47,16 @@ class Promise:
     @property
     def is_without_limits(self) -> bool:
         """Whether no limit has let the watermark pass a substream."""
-        return self.idle_timeout_ms is None and self.max_retention_ms is None and self.max_skew_ms is None
+        limits = self.idle_timeout_ms, self.max_retention_ms, self.max_skew_ms, self.arrival_target
+        return all(limit is None for limit in limits)
 
     def is_in_order(self, row: Row) -> bool:
         """Return whether a row must be on time unless its substream is excluded."""
         return row.behind_ms <= self.lag_ms
+
+    def may_come_late(self, row: Row, watermark: int) -> bool:
+        """Return whether a row may be late for a watermark because of the target: no query could read it before."""
+        return self.arrival_target is not None and watermark < row.readable_ms
 
     def has_silence(self, rows: Iterable[Row]) -> bool:
         """Return whether the substream was silent for the idle timeout before one of the rows."""

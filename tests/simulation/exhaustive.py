@@ -183,7 +183,7 @@ class Driver:
                 pinned = opened.stored.pinned_watermark
                 time = self._event_times[opened.batch_id]
                 late = pinned is not None and time < pinned
-                row = Row(time, 0, 0)
+                row = Row(time, 0, 0, 0)
                 self._world.observer.classified(self._query, self._run_id, opened, {"s": [row]}, {"s": [late]})
                 return Fold(["s"], [time], [1], [0], [int(late)], [0], [0])
             case Finish(batch_id):

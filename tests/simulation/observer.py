@@ -511,6 +511,7 @@ class Observer:
         has_timeout = self.promise.idle_timeout_ms is not None
         if pinned is None or is_allowed or (has_timeout and self.has_clock_steps):
             return
-        if any(self.promise.is_in_order(row) and row.event_time < pinned for row in rows):
+        late = [row for row in rows if self.promise.is_in_order(row) and row.event_time < pinned]
+        if not all(self.promise.may_come_late(row, pinned) for row in late):
             guarantee = "Evidence-based idleness" if has_timeout else "Safe"
             raise Violation(f"{guarantee}: a row in order is late: {key[1]} of {key[0]}, batch {opened.batch_id}")

@@ -66,6 +66,9 @@ class Reports:
             now_ms: The time.
         """
         allowed = max(self._committed.values(), default=None)
+        if self._promise.arrival_target is not None:
+            # Whatever the queries have read, and however early rows arrive, no time after the clock is reached.
+            return max(now_ms, now_ms if allowed is None else allowed - self._promise.lag_ms)
         if not counting or self._promise.idle_timeout_ms is not None:
             return None if allowed is None else allowed - self._promise.lag_ms
         lowest: int | None

@@ -44,6 +44,7 @@ LATEST_SECOND_LOSS_MS = 5_000
 LONGEST_COORDINATOR_STEP_MS = 60_000
 LONGEST_TRANSACTION_MS = 2 * IDLE_TIMEOUT_MS
 MAX_SKEW_MS = 60_000
+MAX_ARRIVAL_DELAY_MS = 90_000
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Simulation:
         self._loop, self._reads = Loop(), 0
         self._faults = Faults(Random(f"faults of {seed}"), only, without)
         self._limits_skew = Random(f"skew of {seed}").random() < 0.2
+        self._has_target = Random(f"arrivals of {seed}").random() < 0.2
         names = [f"q{number}" for number in range(self._random.choice((1, 2, 2, 3)))]
         readings = {name: Reading.drawn(self._random) if self._random.random() < 0.5 else None for name in names}
         document = self._document(names, has_topic=any(readings.values()))
@@ -125,7 +127,8 @@ class Simulation:
             "max_skew_ms": MAX_SKEW_MS if self._limits_skew else None,
             "expected_queries": names,
             "max_future_skew_ms": None,
-            **({"frames": DECLARATION} if Random(f"frames of {self._seed}").random() < 0.6 else {}),
+            **({"frames": DECLARATION} if self._has_target or Random(f"frames of {self._seed}").random() < 0.6 else {}),
+            **({"arrival_target": 0.9, "max_arrival_delay_ms": MAX_ARRIVAL_DELAY_MS} if self._has_target else {}),
         }
 
     def _sources(self, query: str, reading: Reading | None) -> Mapping[str, Source]:

@@ -20,11 +20,13 @@ class Row:
             simulation.
         behind_ms: Distance of the event time behind the highest event time of the substream's earlier rows; 0 if the
             row is not behind.
+        readable_ms: Time from which the row can be read.
     """
 
     event_time: int
     silent_ms: int
     behind_ms: int
+    readable_ms: int
 
 
 class Source:
@@ -82,11 +84,11 @@ class Source:
         delay_ms = random.randrange(LAG_MS // 2) if random.random() < 0.9 else random.randrange(3 * LAG_MS)
         event_time = self._next_ms - self._behind_ms - delay_ms
         behind_ms = 0 if self._highest is None else max(0, self._highest - event_time)
-        self.rows.append(Row(event_time, self._next_ms - self._arrived_ms, behind_ms))
         if self._transactions_ms and self._next_ms >= self._open_until_ms and random.random() < 0.2:
             self._open_until_ms = self._next_ms + random.randrange(self._transactions_ms)
         # The rows after the first one of an open transaction cannot be read either.
         self._readable_ms.append(max(self._next_ms, self._open_until_ms))
+        self.rows.append(Row(event_time, self._next_ms - self._arrived_ms, behind_ms, self._readable_ms[-1]))
         self._highest = event_time if self._highest is None else max(event_time, self._highest)
         self._arrived_ms = self._next_ms
         is_silent = self._silences_ms and random.random() < 0.05

@@ -114,6 +114,24 @@ def test_another_limit_on_skew_is_found(monkeypatch: pytest.MonkeyPatch, bound: 
     assert next(filter(None, violations)).startswith(says)
 
 
+def _now(job: JobState) -> int | None:
+    """Return the clock, although some queries may have unread input."""
+    return job.now_ms if any(substream.counts for substream in job.substreams.values()) else None
+
+
+def _of_any_query(job: JobState) -> int | None:
+    """Return up to when any of the queries has read all input."""
+    return max((query.proven_ms for query in job.queries.values() if query.proven_ms is not None), default=None)
+
+
+@pytest.mark.parametrize("rule", [_now, _of_any_query])
+def test_a_passed_substream_without_proof_is_found(monkeypatch: pytest.MonkeyPatch, rule: Any) -> None:
+    for module in ("limits", "evaluate"):
+        monkeypatch.setattr(f"tidegate.domain.{module}.proven_until", rule)
+    violations = (Simulation(seed).run().violation for seed in range(200))
+    assert "a row in order is late" in next(filter(None, violations))
+
+
 def test_a_client_that_takes_each_batch_for_all_input_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are hidden by limits, minimums and open transactions."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.api import RUN
+from tests.support.api import RUN, commit_frames
 
 
 def get_explanation(http: httpx.Client, path: str, **query: Any) -> dict[str, Any]:
@@ -105,19 +105,53 @@ def test_substreams_far_behind_the_median_are_skewed(http: httpx.Client, make_jo
     """The status counts them, the table lists them, and the explanation says how far behind they are."""
     path = make_job(max_skew_ms=1000)
     report(http, path, a=5010, b=5510, c=6010, d=4009)
-    assert get_explanation(http, path)["skew"] == {
-        "limit_ms": 1000,
-        "median": 5000,
-        "count": 1,
-        "substreams": [{"query": "", "substream": "d", "behind_ms": 1001}],
-    }
+    assert get_explanation(http, path)["passed"] == [
+        {
+            "limit": "max_skew_ms",
+            "limit_ms": 1000,
+            "reference": 5000,
+            "count": 1,
+            "substreams": [{"query": "", "substream": "d", "behind_ms": 1001}],
+        }
+    ]
     page = http.get(path).json()
     assert (page["watermark"], page["substreams"]["active"], page["substreams"]["skewed"]) == (5000, 3, 1)
     [row] = http.get(f"{path}/substreams", params={"state": "skewed"}).json()["substreams"]
     assert (row["substream"], row["state"], row["since_ms"], row["skew"]) == ("d", "skewed", None, 1001)
     report(http, path, d=4010)
     page = get_explanation(http, path)
-    assert (page["skew"], page["watermark"], page["held_by"]["substream"]) == (None, 5000, "d")
+    assert (page["passed"], page["watermark"], page["held_by"]["substream"]) == ([], 5000, "d")
     records = http.get(f"{path}/history").json()["records"]
     limits = [limit for record in records for limit in record.get("limits", ())]
     assert [(limit["limit"], limit["substreams"]) for limit in limits] == [("max_skew_ms", ["/d"])]
+
+
+def test_silent_substreams_are_not_waited_for_longer_than_rows_take_to_arrive(
+    http: httpx.Client, make_job: Callable[..., str]
+) -> None:
+    """The status has the delay and the share in time, and the explanation the substreams that are passed."""
+    hour = 3_600_000
+    path = make_job(frames={"every": 60_000}, arrival_target=0.9, max_arrival_delay_ms=hour)
+    now_ms = http.get(path).json()["now_ms"]
+    commit_frames(http, path, 0, {"fast": now_ms - 1000, "silent": now_ms - 2 * hour})
+    commit_frames(http, path, 1, {"fast": now_ms})
+    status, page = http.get(path).json(), get_explanation(http, path)
+    arrivals = status["arrivals"]
+    assert now_ms <= arrivals["proven_ms"] <= status["now_ms"]
+    assert arrivals | {"proven_ms": 0} == {
+        "target": 0.9,
+        "delay_ms": hour,
+        "is_learned": False,
+        "proven_ms": 0,
+        "bound": arrivals["proven_ms"] - hour,
+        "rows": 1,
+        "late": 0,
+    }
+    assert status["coalesced_watermark"] == arrivals["bound"]
+    [passed] = page["passed"]
+    assert (passed["limit"], passed["limit_ms"], passed["reference"]) == ("arrival_target", hour, arrivals["proven_ms"])
+    assert [each["substream"] for each in passed["substreams"]] == ["silent"]
+    assert status["limits"]["arrival_target"] == 1
+    refused = http.put(path, json={"policy": status["config"]["policy"], "arrival_target": 0.9})
+    assert refused.status_code == 422
+    assert "declare frames" in refused.text

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.conftest import Run
-from tests.support.api import CONFIG, RUN
+from tests.support.api import CONFIG, RUN, commit_frames
 from tests.support.driver import Driver
 from tests.support.waiting import until
 from tidegate import __version__
@@ -227,6 +227,24 @@ def test_skewed_substreams_are_named(run: Run, http: httpx.Client, job_name: str
         assert sentence in " ".join(re.sub("<[^>]*>", "", text).split())
     rows = json.loads(run("status", job_name, "--json").stdout)["substreams"]
     assert [row["substream"] for row in rows if row["state"] == "skewed"] == ["HNL", "ANC"]
+
+
+def test_substreams_that_are_not_waited_for_are_named(run: Run, http: httpx.Client, job_name: str) -> None:
+    path, hour = f"/v1/jobs/{job_name}", 3_600_000
+    limit = {"frames": {"every": 60_000}, "arrival_target": 0.998, "max_arrival_delay_ms": hour}
+    http.put(path, json=CONFIG | limit, headers={"If-None-Match": "*"}).raise_for_status()
+    now_ms = http.get(path).json()["now_ms"]
+    commit_frames(http, path, 0, {"fast": now_ms - 1000, "HNL": now_ms - 2 * hour})
+    commit_frames(http, path, 1, {"fast": now_ms})
+    sentence = (
+        "HNL of q is 2 h behind what the queries have read, and does not hold the watermark: few rows arrive later"
+    )
+    for text in (run("explain", job_name).stdout, http.get(f"/jobs/{job_name}").text):
+        assert sentence in " ".join(re.sub("<[^>]*>", "", text).split())
+    assert "; each frame waits 1 h for its rows." in run("explain", job_name).stdout
+    fact = "within 1 h of the end of their frame (not learned yet; target 99.8 %, so far 100 %)"
+    for text in (run("status", job_name).stdout, http.get(f"/jobs/{job_name}").text):
+        assert fact in " ".join(re.sub("<[^>]*>", "", text).split())
 
 
 def test_wait_outlives_a_restart(tmp_path: Path) -> None:

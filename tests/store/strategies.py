@@ -1,10 +1,12 @@
 """Strategies for configurations, names, times and runs. They have few values, so commands often affect each other."""
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from tidegate.domain.calendar import Frames
 from tidegate.domain.completeness import RowCounts
-from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle, NoThrottle, Override
+from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle, NoThrottle, Override, Throttle
 from tidegate.domain.job import PinnedWatermark, Run, TableVersion, TokenClaim
 from tidegate.domain.offsets import BatchOffsets
 from tidegate.domain.policies import (
@@ -12,6 +14,7 @@ from tidegate.domain.policies import (
     LimitingLagAndDelay,
     LimitingLagAndLull,
     LimitingTimestampAndWallClockLag,
+    Policy,
     Reported,
     TargetCompleteness,
 )
@@ -62,13 +65,22 @@ FRAMES = Frames(20, correction_delay_ms=30)
 frames_declared = st.sampled_from(
     [None, FRAMES, FRAMES, FRAMES, FRAMES, Frames(333, offset_ms=7, correction_delay_ms=0)]
 )
+
+
+def _config(policy: Policy, throttle: Throttle, arrival_target: float | None, **named: Any) -> JobConfig:
+    """Return a configuration, with a target only if it has the frames that this needs."""
+    return JobConfig(policy, throttle, arrival_target=arrival_target if named["frames"] else None, **named)
+
+
 configs = st.builds(
-    JobConfig,
+    _config,
     policies,
     throttles,
     idle_timeout_ms=st.sampled_from([None, 1, 7, 40]),
     max_retention_ms=st.sampled_from([None, None, 1, 8, 40]),
     max_skew_ms=st.sampled_from([None, None, 1, 20, 100]),
+    arrival_target=st.sampled_from([None, 0.5, 0.9]),
+    max_arrival_delay_ms=st.sampled_from([15, 60, 250]),
     query_timeout_ms=st.sampled_from([None, None, 10, 50]),
     max_batch_hold_ms=st.sampled_from([None, None, 10, 50]),
     max_future_skew_ms=st.sampled_from([None, 0, 100]),

@@ -8,7 +8,7 @@ import pytest
 from tests.store.twin import Twin
 from tests.support.driver import Driver
 from tidegate.domain.config import JobConfig, Override
-from tidegate.domain.limits import is_skewed, skew_bound, skew_of
+from tidegate.domain.limits import is_skewed, passed_substreams, skew_bound
 from tidegate.domain.policies import LimitingLag, LimitingLagAndLull, LimitingTimestampAndWallClockLag
 from tidegate.domain.values import DIRECT
 from tidegate.domain.views import explain, status, substreams
@@ -36,7 +36,7 @@ def agree(twin: Twin) -> None:
     twin.both(lambda: job.sweep(now_ms=twin.now), store.sweep(twin.job, now_ms=twin.now))
     held = twin.driver(store.reads.held(twin.job, 4, now_ms=twin.now))
     assert explain(held.job(job.config), twin.now, 4) == explain(job, twin.now, 4)
-    assert held.skew(LIMIT_MS) == skew_of(job)
+    assert held.passed == passed_substreams(job)
     assert twin.driver(store.reads.status(twin.job, now_ms=twin.now)).summary.skewed == status(job).skewed
     table = twin.driver(store.reads.substreams(twin.job, [*job.substreams], now_ms=twin.now))
     shown = {(row.query, row.substream): (row.state, row.since_ms) for row in table.rows}

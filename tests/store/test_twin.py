@@ -48,6 +48,7 @@ from tidegate.domain.commands import NO_DELAYS
 from tidegate.domain.completeness import BatchAccounting, LateDisposition, RowCounts, RowsByDelay, RowsOfHour
 from tidegate.domain.config import JobConfig
 from tidegate.domain.job import ConfigVersion, ConsumerPosition, PinnedWatermark, Run, TableVersion, TokenClaim
+from tidegate.domain.limits import passed_substreams
 from tidegate.domain.offsets import BatchOffsets
 from tidegate.domain.results import Effect, Holder
 from tidegate.domain.values import above, highest
@@ -130,6 +131,7 @@ class Twins(RuleBasedStateMachine):
         held = self.twin.driver(self.store.reads.held(self.job, most, now_ms=self.now))
         explained = explain(self.machine, self.job_now, most)
         assert explain(held.job(self.machine.config), self.job_now, most) == explained
+        assert held.passed == passed_substreams(self.machine)
         for one in explained.holders if really else ():
             if one.reason == "missing_query" and not self.can_retire(one.query):
                 break
@@ -649,8 +651,11 @@ class UpgradedTwins(Twins):
         type(self).is_upgraded = False
 
     def declared(self, config: JobConfig) -> JobConfig:
-        """The previous version has no frames, which it neither records nor completes, and no limit on skew."""
-        return replace(config, frames=None, max_skew_ms=None)
+        """The previous version has no frames, which it neither records nor completes, and no limit on skew.
+
+        Under retention, it is not due after an eviction that empties the history.
+        """
+        return replace(config, frames=None, arrival_target=None, max_retention_ms=None, max_skew_ms=None)
 
     def can_retire(self, query: str) -> bool:
         """The previous version refuses to retire an expected query that the job does not know yet."""

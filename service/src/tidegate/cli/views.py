@@ -22,17 +22,19 @@ from tidegate.cli.options import (
     show_table,
 )
 from tidegate.domain.history import HolderRange
+from tidegate.domain.job import COUNTED_STATES
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
 from tidegate.escapes import visible
 from tidegate.times import format_difference, format_duration, format_time
 from tidegate.views.sentences import (
     HOLDER_REASONS,
+    arrivals_text,
     holder,
     holder_over_time,
+    passed_sentence,
     percent,
     plain_text,
     share_text,
-    skew_sentence,
     status_sentence,
     unit_hint,
     waiting_frame_sentence,
@@ -56,7 +58,6 @@ def jobs(url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
     if as_json:
         show_json(listed)
         return
-    states = ("active", "skewed", "idle", "done")
     rows = [
         (
             job["job"],
@@ -64,12 +65,13 @@ def jobs(url: Url = LOCAL_URL, as_json: AsJson = False) -> None:
             format_time(job["watermark"]),
             "-" if job["watermark"] is None else format_duration(job["now_ms"] - job["watermark"]),
             _held_by(job),
-            *(str(job["substreams"].get(state, 0)) for state in states),  # an earlier coordinator has fewer states
+            # An earlier coordinator has fewer states.
+            *(str(job["substreams"].get(state, 0)) for state in COUNTED_STATES),
             str(job["rows"]["late"]),
         )
         for job in listed
     ]
-    show_table(("job", "health", "watermark", "lag", "held by", *states, "late"), rows)
+    show_table(("job", "health", "watermark", "lag", "held by", *COUNTED_STATES, "late"), rows)
 
 
 def status(
@@ -105,6 +107,8 @@ def _show_facts(found: Mapping[str, Any]) -> None:
         ("now", format_time(found["now_ms"])),
         ("rows", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in found["rows"].items())),
     ]
+    if found.get("arrivals"):  # an earlier coordinator knows no arrival_target
+        facts.append(("rows arrive", arrivals_text(found["arrivals"])))
     if found["future_rows"]:
         named = f"`tidegate history {found['job']} --kind future` names them"
         facts.append(("too far in the future", f"{found['future_rows']} rows and reports; {named}"))
@@ -180,8 +184,8 @@ def explain(
         show_json(explanation)
         return
     show(job_sentence(coordinator.job("GET", job) | explanation))
-    if explanation.get("skew"):  # an earlier coordinator knows no skew
-        show(plain_text(skew_sentence(explanation["skew"]), explanation["now_ms"]))
+    for passed in explanation.get("passed", ()):  # an earlier coordinator has no such limits
+        show(plain_text(passed_sentence(passed), explanation["now_ms"]))
     show_written(explanation)
     if explanation["frame"] is not None:
         show(plain_text(waiting_frame_sentence(explanation), explanation["now_ms"]))

@@ -9,7 +9,7 @@ This is the model. In a coordinator, ``store/lua/batches.lua`` does the same.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidegate.domain.completeness import NO_ROWS, BatchAccounting, RowsByDelay
+from tidegate.domain.completeness import NO_ROWS, BatchAccounting, RowsByDelay, RowsOfHour
 from tidegate.domain.errors import (
     BatchForgotten,
     BatchNotBegun,
@@ -43,6 +43,7 @@ from tidegate.domain.job import (
     raise_each,
     set_each,
 )
+from tidegate.domain.limits import learn_arrivals
 from tidegate.domain.observe import (
     Values,
     check_event_times,
@@ -189,7 +190,7 @@ def _open(
     if query.query_id != run.query_id:  # the batches of the previous checkpoint have other numbers
         query.query_id = run.query_id
         query.latest, query.open, query.begun_ms = None, False, None
-        query.output_watermark = None
+        query.output_watermark = query.proven_ms = None
         query.pinned_watermarks.clear()
         query.staged = Staged()
     query.previous, query.previous_open = query.latest, query.open
@@ -210,6 +211,7 @@ def _open(
     wrote_results(job, run.query)
     query.input_known_until_ms = None if options.input_age_ms is None else job.now_ms - options.input_age_ms
     query.begun_merged = merged_watermark(job)
+    query.begun_proven_ms = min(job.proven_ms, query.proven_ms, key=by_value)
     query.staged = Staged()
     query.pinned_watermarks[batch_id] = pinned
     oldest = batch_id - max(options.keep, PINNED_WATERMARKS_KEPT)
@@ -344,12 +346,15 @@ def commit(
         lost = _apply_offsets(job, run, query, batch_id, offsets)
         _commit_staged(job, run.query, query, caught_up)
         _lose_each(job, lost)
+        # The client may not know the frames that were declared while the batch was open.
+        knows_frames = query.begun_revision >= job.frames.revision
+        of_frames = () if accounting is None or not knows_frames else accounting.frames or ()
+        learn_arrivals(job, query.begun_proven_ms, of_frames)
         evaluate(job)
         if accounting is not None:
-            _account(job, run.query, accounting)
-        # The client may not know the frames that were declared while the batch was open.
+            _account(job, run.query, accounting, of_frames)
         is_counted = accounting is not None and accounting.frames is not None
-        if accounting is None or (accounting.counts and not is_counted) or query.begun_revision < job.frames.revision:
+        if accounting is None or (accounting.counts and not is_counted) or not knows_frames:
             miss_rows(job)
     return Committed(reply(job), is_open, unfinished_frame(job))
 
@@ -421,7 +426,7 @@ def _commit_staged(job: JobState, name: str, query: Query, caught_up: CaughtUp |
     query.staged = Staged()
 
 
-def _account(job: JobState, query: str, accounting: BatchAccounting) -> None:
+def _account(job: JobState, query: str, accounting: BatchAccounting, of_frames: Sequence[RowsOfHour]) -> None:
     is_diverted = accounting.late_disposition == "diverted"
     for name, counts in accounting.by_substream():
         key = query, name
@@ -434,8 +439,7 @@ def _account(job: JobState, query: str, accounting: BatchAccounting) -> None:
     known = {name: (query, name) for name in accounting.substreams if (query, name) in job.substreams}
     rows = ((known.get(name), of_hour) for name, of_hour in accounting.by_hour())
     job.ledger.add(rows, accounting.late_disposition, accounting.all_hours, latest_event_time(job))
-    if job.queries[query].begun_revision >= job.frames.revision:
-        count_rows(job, query, accounting.frames or (), accounting.late_disposition, latest_event_time(job))
+    count_rows(job, query, of_frames, accounting.late_disposition, latest_event_time(job))
 
 
 # heartbeat
@@ -587,6 +591,7 @@ def _add_outage(query: Query, waited_ms: int) -> None:
 def _advance_idle_clock(query: Query, time_ms: int) -> None:
     """Record that the query was caught up at a processing time."""
     query.idle_clock_observed_ms = highest(time_ms - query.outage_ms, query.idle_clock_observed_ms)
+    query.proven_ms = highest(time_ms, query.proven_ms)
 
 
 def give_up(job: JobState, name: str, reason: str) -> None:

@@ -39,7 +39,8 @@ from tidegate.domain.evaluate import (
 )
 from tidegate.domain.frames import declare_frames, flush_frames, lose_substreams, miss_rows, reset_frames
 from tidegate.domain.history import NO_AUDIT, AuditInfo, Kind, named
-from tidegate.domain.job import ANY_VERSION, ConfigVersion, Hold, JobState, Query, Substream, TokenClaim
+from tidegate.domain.job import ANY_VERSION, Arrivals, ConfigVersion, Hold, JobState, Query, Substream, TokenClaim
+from tidegate.domain.limits import start_learning
 from tidegate.domain.observe import (
     Values,
     add_substream,
@@ -77,6 +78,7 @@ def create(job: JobState, audit: AuditInfo = NO_AUDIT) -> JobWatermark:
     """Start a new job from its configuration and processing time."""
     job.completed_ms = job.coalesced_watermark_since_ms = job.watermark_since_ms = job.now_ms
     _retain(job)
+    start_learning(job)
     declare_frames(job, None)
     job.history.write(job.now_ms, Kind.CREATED, actor=audit.actor, reason=audit.reason)
     _expect_queries(job)
@@ -107,11 +109,12 @@ def configure(
             if query == DIRECT and not substream.done:
                 substream.last_event_observed_ms = job.moment.observed_ms
     flush_frames(job, config.frames)
-    frames_before, job.config = job.config.frames, config
+    before, job.config = job.config, config
     job.revision += 1
     _retain(job)
+    start_learning(job, before)
     job.history.write(job.now_ms, Kind.CONFIG, actor=audit.actor, reason=audit.reason)
-    declare_frames(job, frames_before)
+    declare_frames(job, before.frames)
     for (query, name), substream in job.substreams.items():
         stays_idle = substream.done or substream.forced_idle or is_silent(job, query, substream)
         if substream.idle and not stays_idle:
@@ -429,6 +432,8 @@ def _hand_over(job: JobState, query: str, successor: str) -> None:
         substream = job.substreams.pop(key)
         substream.last_event_observed_ms = observed_time(job, successor)
         job.substreams[to] = substream
+        if successor in job.queries:
+            job.queries[successor].proven_ms = None  # it has proven nothing about the input of these substreams
         job.substreams.pop((successor, PLACEHOLDER), None)
         job.row_counts[to] = job.row_counts.get(to, NO_ROWS) + job.row_counts.pop(key, NO_ROWS)
         for table in (job.reported_rows, job.future_rows, job.diverted_rows):
@@ -545,13 +550,14 @@ def reset(job: JobState, now_ms: int, state_epoch: str, audit: AuditInfo = NO_AU
     job.max_event_time = job.max_watermark = job.merged_highest = None
     job.coalesced_watermark = job.watermark = job.written_watermark = None
     job.coalesced_watermark_since_ms = job.watermark_since_ms = job.now_ms
-    job.retention = job.unattended_at_evaluation_ms = None
+    job.retention = job.unattended_at_evaluation_ms = job.proven_ms = None
     _retain(job)
     for table in (job.substreams, job.queries, job.last_seen, job.holds):
         table.clear()
     for counts in (job.row_counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):
         counts.clear()
-    job.delay_statistics, job.ledger = DelayStatistics(), Ledger()
+    job.delay_statistics, job.ledger, job.arrivals = DelayStatistics(), Ledger(), Arrivals()
+    start_learning(job)
     job.recorded = (None, None, None)
     _record_action(job, "reset", audit)
     _expect_queries(job)

@@ -4,13 +4,14 @@ A throttle limits how often the coalesced watermark C moves. It derives a candid
 to the candidate if the candidate is ahead of C.
 """
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
 from tidegate.domain.calendar import DAY_MS, Frames
 from tidegate.domain.errors import InvalidConfig
-from tidegate.domain.policies import POLICIES, Policy
+from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET, POLICIES, Policy, TargetCompleteness
 from tidegate.domain.values import EXACT_DOUBLE, NumberRange, above, check_declared, effects, matches, parameter
 
 # Throttles
@@ -228,6 +229,23 @@ class JobConfig:
         example=21_600_000,
         effect="it does not hold the watermark until it catches up",
     )
+    arrival_target: float | None = parameter(
+        "Share of the rows that arrive before their frame is complete. The watermark waits for silent substreams no "
+        "longer than this share of the rows takes to arrive, once the queries have read all input. Needs `frames`. "
+        "Null: off.",
+        minimum=LOWEST_TARGET,
+        maximum=HIGHEST_TARGET,
+        example=0.998,
+        default=None,
+        effect="few rows arrive so late",
+    )
+    max_arrival_delay_ms: int = parameter(
+        "Arrival delay for `arrival_target` until enough rows are measured, and the highest one. Rows that arrive "
+        "later are those of old data that is read again, and teach nothing.",
+        minimum=1,
+        example=DAY_MS,
+        default=DAY_MS,
+    )
     query_timeout_ms: int | None = _limit(
         "Time without contact after which the substreams of a query no longer hold the watermark. Null: off.",
         example=3_600_000,
@@ -266,6 +284,9 @@ class JobConfig:
     def __post_init__(self) -> None:
         """Validate limits, overrides and expected queries."""
         check_declared(self)
+        if self.arrival_target is not None and self.frames is None:
+            problem = "A job needs frames to learn when their rows arrive: declare frames, or remove arrival_target."
+            raise InvalidConfig("arrival_target", problem)
         if len(self.overrides) > MAX_OVERRIDES:
             raise InvalidConfig("overrides", f"A job may have at most {MAX_OVERRIDES} overrides; remove some.")
         if len(self.expected_queries) > MAX_EXPECTED_QUERIES:
@@ -284,6 +305,16 @@ class JobConfig:
             if override.pattern.count("*") > MAX_WILDCARDS:
                 problem = f"A pattern may have at most {MAX_WILDCARDS} wildcards (*); {override.pattern!r} has more."
                 raise InvalidConfig(f"overrides.{number}.substreams", problem)
+
+    @property
+    def arrival_policy(self) -> TargetCompleteness | None:
+        """The rule by which the job learns its arrival delay; None without ``arrival_target``."""
+        if self.arrival_target is None:
+            return None
+        highest = self.max_arrival_delay_ms
+        # A further row is older than the oldest of n rows with a probability of 1 / (n + 1).
+        enough = math.ceil(1 / (1 - self.arrival_target))
+        return TargetCompleteness(self.arrival_target, highest, ceiling_ms=highest, min_rows=enough)
 
     def policies(self) -> tuple[Policy, ...]:
         """Return every policy that a substream of this job may have."""

@@ -23,7 +23,7 @@ from tidegate.domain.config import offer
 from tidegate.domain.frames import advance_frames, next_generation_ms
 from tidegate.domain.history import Kind, named
 from tidegate.domain.job import Hold, JobState, Query, Substream, SubstreamState, TokenClaim
-from tidegate.domain.limits import is_skewed, passed_by_limits, skew_bound
+from tidegate.domain.limits import arrival_bound, is_skewed, passed_by_limits, proven_until, skew_bound
 from tidegate.domain.results import Holder, HoldReason, JobWatermark
 from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, by_value, described, highest, member
 
@@ -101,6 +101,7 @@ def evaluate(job: JobState, cap: int | None = None, *, is_sweep: bool = False) -
 
     before, was_all_idle = job.coalesced_watermark, job.all_idle
     job.all_idle = not counting
+    job.proven_ms = None if job.config.arrival_target is None else proven_until(job)
     watermarks = [substream.watermark for substream in (*counting.values(), *polled)]
     is_retained = merge(job, _minimum(job, cap), watermarks, is_sweep)
     if above(job.coalesced_watermark, before):
@@ -115,7 +116,10 @@ def evaluate(job: JobState, cap: int | None = None, *, is_sweep: bool = False) -
 
 def _record_limits(job: JobState, is_retained: bool) -> None:
     """Record the limits that let C pass substreams that count."""
-    for limit, reached in passed_by_limits(job, "max_retention_ms" if is_retained else None).items():
+    others = "max_retention_ms" if is_retained else None
+    if not above(job.coalesced_watermark, arrival_bound(job)):
+        others = "arrival_target"
+    for limit, reached in passed_by_limits(job, others).items():
         passed = [item for item in reached if above(job.coalesced_watermark, item[0])]
         if passed:
             passed.sort(key=lambda item: (by_value(item[0]), item[1].encode()))
@@ -239,11 +243,13 @@ def state_of(
 def _minimum(job: JobState, cap: int | None) -> int | None:
     """Return the lowest watermark of the substreams that hold C; None if any has no watermark, or no substream holds C.
 
-    It is at least as high as it would be without ``max_skew_ms``. The cap applies to the present watermark of each
-    substream that is not skewed, because the machine does not keep which substreams were skewed at earlier reports.
+    It is at least as high as :func:`tidegate.domain.limits.arrival_bound`, and as without ``max_skew_ms``. The cap
+    applies to the present watermark of each substream that is not skewed, because the machine does not keep which
+    substreams were skewed at earlier reports.
     """
     counting = [substream for substream in job.substreams.values() if substream.counts]
     lowest = min((substream.watermark for substream in counting), key=by_value, default=None)
+    lowest = highest(lowest, arrival_bound(job)) if counting else None
     bound = skew_bound(job)
     if bound is None or lowest is None:
         return lowest
@@ -292,12 +298,16 @@ def advance_coalesced(job: JobState, watermark: int | None) -> None:
 
 
 def slowest(job: JobState) -> tuple[SubstreamKey, Substream] | None:
-    """Return the substream that counts, is not skewed, and has the lowest watermark; None if no substream counts."""
+    """Return the substream that holds C: it counts, is not skewed, and has the lowest watermark; None if none holds C.
+
+    None holds it if the lowest watermark is below the arrival bound: C then waits for later proof.
+    """
     bound = skew_bound(job)
     counting = ((key, s) for key, s in job.substreams.items() if s.counts and not is_skewed(s, bound))
-    return min(
+    first = min(
         counting, key=lambda item: (by_value(item[1].uncapped_watermark), member(item[0]).encode()), default=None
     )
+    return None if first is None or above(arrival_bound(job), first[1].uncapped_watermark) else first
 
 
 def count_wait(job: JobState, before: int | None) -> None:
@@ -399,7 +409,7 @@ def held_by(job: JobState) -> Holder | None:
     if job.is_complete:
         return None
     since_ms = job.coalesced_watermark_since_ms
-    furthest = job.max_watermark if behind is None else behind[1].uncapped_watermark
+    furthest = highest(job.max_watermark, arrival_bound(job)) if behind is None else behind[1].uncapped_watermark
     hold = next(iter(holds_in_order(job)), None)
     if hold is not None and above(furthest, hold.at_most):
         return _holder("hold", "", since_ms, hold=hold.hold)

@@ -39,7 +39,7 @@ from tidegate.domain.job import (
     QueryBatch,
     Substream,
 )
-from tidegate.domain.limits import passed_by_limits
+from tidegate.domain.limits import arrival_bound, passed_by_limits
 from tidegate.domain.values import DIRECT, SubstreamKey, above, by_value, described, highest, member
 
 FRAME_RECORDS_KEPT = 10_000
@@ -290,7 +290,8 @@ def exclusions(job: JobState, end: int, read_ms: int | None = None) -> Iterator[
 
 
 def _substreams_below(job: JobState, end: int, read_ms: int | None) -> Iterator[Exclusion | None]:
-    if not job.is_complete:  # the end of the input ends all substreams that count
+    # The end of the input ends all substreams that count. Rows that seldom arrive are no exclusion.
+    if not job.is_complete and above(end, arrival_bound(job)):
         behind = "behind" if job.config.max_retention_ms is None else "max_retention_ms"
         for reason, reached in passed_by_limits(job, behind).items():
             yield exclusion(reason, _below(end, ((name, watermark) for watermark, name in reached)))

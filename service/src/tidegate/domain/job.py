@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from tidegate.domain.completeness import NO_ROWS, DelayStatistics, HourCounts, Ledger, RowCounts, RowsByDelay, Sketch
 from tidegate.domain.config import JobConfig
@@ -13,6 +13,9 @@ from tidegate.domain.policies import Moment, Policy, PolicyState, TimestampHisto
 from tidegate.domain.values import EXACT_DOUBLE, NumberRange, SubstreamKey, described, highest
 
 SubstreamState = Literal["active", "blocked", "skewed", "idle", "done"]
+STATES: tuple[SubstreamState, ...] = get_args(SubstreamState)
+COUNTED_STATES = tuple(state for state in STATES if state != "blocked")
+"""States by which substreams are counted. Blocked ones count as active."""
 Value = TypeVar("Value")
 
 
@@ -131,22 +134,40 @@ def set_each(by_partition: dict[tuple[int, str], Value], partition: int, column:
 
 
 @dataclass(slots=True)
+class Arrivals:
+    """The arrival delays of a job's rows, and the learned one; see :mod:`tidegate.domain.limits`.
+
+    ``learned`` is the learned arrival delay in milliseconds; None until it is learned. ``first_end`` and ``last_end``
+    are the first and the highest end of a frame with rows. ``rows`` is the number of rows that were measured, and
+    ``late`` that of the rows that arrived after the delay in force.
+    """
+
+    learned: int | None = None
+    sketch: Sketch = field(default_factory=Sketch)
+    first_end: int | None = None
+    last_end: int | None = None
+    rows: int = 0
+    late: int = 0
+
+
+@dataclass(slots=True)
 class Query:
     """One Spark query. A batch is *open* from its begin to its commit; a query has at most one open batch.
 
     ``outage_ms`` is the *outage* of the query: the time that its runs waited for the coordinator. ``waited_ms`` is the
     part of the current run, as reported. *Observed time* excludes this time. ``idle_clock_observed_ms`` is the observed
     time at which the query was last caught up. ``begun_observed_ms`` is that of the job when the latest batch began.
-    ``begun_merged`` is the merged watermark at that time. The open batch and earlier batches contain all input up to
-    the processing time ``input_known_until_ms``; None if unknown. ``previous`` is the latest batch of this checkpoint
-    when the open batch began, and ``previous_open`` tells whether it was open then. ``released`` is true if the open
-    batch no longer holds W. ``retired`` is true if only a new run may continue the query. If ``tells_output`` is true,
-    the client tells the *output watermark* of the query: everything that its functions write for event times below
-    ``output_watermark`` is written. ``begun_revision`` is the revision of the configuration when the latest batch
-    began. ``confirmed_ms`` is the observed time of the job at which the query last gave evidence for all its idle
-    substreams, if the job declares frames: it had read all their input up to the processing time
-    ``confirmed_until_ms``. ``outputs`` contains the versions of the tables that the query writes, by table, the one
-    told last at the end.
+    ``begun_merged`` is the merged watermark at that time. The query has read all input up to the processing time
+    ``proven_ms``. ``begun_proven_ms`` is the lower one of this and that of the job, when the latest batch began. The
+    open batch and earlier batches contain all input up to the processing time ``input_known_until_ms``; None if
+    unknown. ``previous`` is the latest batch of this checkpoint when the open batch began, and ``previous_open`` tells
+    whether it was open then. ``released`` is true if the open batch no longer holds W. ``retired`` is true if only a
+    new run may continue the query. If ``tells_output`` is true, the client tells the *output watermark* of the query:
+    everything that its functions write for event times below ``output_watermark`` is written. ``begun_revision`` is the
+    revision of the configuration when the latest batch began. ``confirmed_ms`` is the observed time of the job at which
+    the query last gave evidence for all its idle substreams, if the job declares frames: it had read all their input up
+    to the processing time ``confirmed_until_ms``. ``outputs`` contains the versions of the tables that the query
+    writes, by table, the one told last at the end.
     """
 
     query_id: str
@@ -171,6 +192,8 @@ class Query:
     confirmed_until_ms: int | None = None
     outputs: dict[str, str] = field(default_factory=dict)
     idle_clock_observed_ms: int | None = None
+    proven_ms: int | None = None
+    begun_proven_ms: int | None = None
     waited_ms: int = 0
     outage_ms: int = 0
     pinned_watermarks: dict[int, int | None] = field(default_factory=dict)
@@ -439,8 +462,10 @@ class JobState:
     ``merged_highest`` is the highest merged watermark that was offered to the throttle. ``evaluation_due`` is true if a
     command has left work for the next evaluation. ``recorded`` contains C, W and the written watermark of the last
     recorded movement.
-    ``known_bounds`` is for a part of a job: the bound of :func:`tidegate.domain.limits.skew_bound` in the whole job, by
-    the number of substreams that count in the part.
+    ``proven_ms`` is the result of :func:`tidegate.domain.limits.proven_until` at the last evaluation, with
+    ``arrival_target``.
+    ``known_bounds`` is for a part of a job: the results of ``skew_bound`` and ``arrival_bound`` in
+    :mod:`tidegate.domain.limits` for the whole job, by the number of substreams that count in the part.
     ``limits_passed`` contains the limits that let C pass substreams since the last reply. ``was_restored`` tells
     whether the current command has restored a watermark that the store had lost.
     """
@@ -469,7 +494,8 @@ class JobState:
     merged_highest: int | None = None
     all_idle: bool = False
     retention: TimestampHistory | None = None
-    known_bounds: dict[int, int | None] | None = None
+    proven_ms: int | None = None
+    known_bounds: dict[int, tuple[int | None, int | None]] | None = None
 
     substreams: dict[SubstreamKey, Substream] = field(default_factory=dict)
     queries: dict[str, Query] = field(default_factory=dict)
@@ -482,6 +508,7 @@ class JobState:
     future_rows: dict[SubstreamKey, int] = field(default_factory=dict)
     diverted_rows: dict[SubstreamKey, int] = field(default_factory=dict)
     delays: dict[SubstreamKey, Sketch] = field(default_factory=dict)
+    arrivals: Arrivals = field(default_factory=Arrivals)
     delay_statistics: DelayStatistics = field(default_factory=DelayStatistics)
     ledger: Ledger = field(default_factory=Ledger)
     frames: FrameLog = field(default_factory=FrameLog)

@@ -1,18 +1,35 @@
-"""Limits that let the watermark pass substreams that count.
+"""Limits that let the watermark pass substreams that count: ``max_skew_ms`` and ``arrival_target``.
 
 A substream is *skewed* while its watermark is more than ``max_skew_ms`` behind the median watermark of the substreams
 that count, skewed ones included. The median of an even number is the lower one of the two in the middle, so that one
 fast clock cannot set the other of two substreams apart, and fewer than half ever are. Substreams without a watermark
 are the lowest, and hold: how far behind they are is not known.
+
+The *arrival delay* of a row is the time from the end of its frame to P, the processing time up to which all queries had
+read all input before the batch of the row. The job learns a delay D: the share ``arrival_target`` of its rows arrives
+no later. Once all queries have read all input up to P, few rows of frames that end at or before ``P - D`` are still to
+come, so C need not wait for any substream below that time. D is for all rows of the job together: all substreams of a
+query are silent up to the same P, so a higher delay of some of them would hold C for all.
+
+Nothing moves without evidence: reports without batches prove nothing, and a query that has read no input yet has no P.
+A row that is older than ``max_arrival_delay_ms`` is late and teaches nothing: it may be old data that is read again,
+whose event times do not run with the clock. When all substreams have been silent for that time, C stands.
+
+This is the model. In a coordinator, ``store/lua/limits.lua`` does the same.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidegate.domain.config import POLICY_LIMITS
+from tidegate.domain.completeness import ROW, RowsOfHour, bucket_of
+from tidegate.domain.config import POLICY_LIMITS, JobConfig
 from tidegate.domain.history import NAMES_KEPT
-from tidegate.domain.job import JobState, Substream
-from tidegate.domain.values import SubstreamKey, above, by_value, described, member
+from tidegate.domain.job import Arrivals, JobState, Substream
+from tidegate.domain.policies import TargetCompleteness, moved_lag
+from tidegate.domain.values import DIRECT, SubstreamKey, above, by_value, described, member
+
+# Substreams that are far behind the median
 
 
 def median_watermark(job: JobState) -> int | None:
@@ -26,63 +43,237 @@ def skew_bound(job: JobState) -> int | None:
     if job.config.max_skew_ms is None:
         return None
     if job.known_bounds is not None:
-        return job.known_bounds.get(sum(substream.counts for substream in job.substreams.values()))
+        return job.known_bounds.get(_number_counting(job), (None, None))[0]
     median = median_watermark(job)
     return None if median is None else job.numbers.minus(median, job.config.max_skew_ms)
 
 
+def _number_counting(job: JobState) -> int:
+    return sum(substream.counts for substream in job.substreams.values())
+
+
 def is_skewed(substream: Substream, bound: int | None) -> bool:
     """Return whether the watermark of a substream that counts is below a bound."""
-    return substream.counts and substream.uncapped_watermark is not None and above(bound, substream.uncapped_watermark)
+    if bound is None or not substream.counts:
+        return False
+    return substream.uncapped_watermark is not None and bound > substream.uncapped_watermark
+
+
+# Rows that seldom arrive
+
+
+def start_learning(job: JobState, before: JobConfig | None = None) -> None:
+    """Follow the configuration of a job; ``before`` is the previous one.
+
+    What was learned with other frames, or with a lower highest delay, is void.
+    """
+    policy, frames, highest_ms = job.config.arrival_policy, job.config.frames, job.config.max_arrival_delay_ms
+    if policy is None or before is None or before.arrival_policy is None:
+        job.arrivals = Arrivals()
+        return
+    assert frames is not None and before.frames is not None
+    if frames.identity != before.frames.identity or highest_ms > before.max_arrival_delay_ms:
+        job.arrivals = Arrivals()
+    elif policy != before.arrival_policy:
+        job.arrivals.rows = job.arrivals.late = 0
+        job.arrivals.learned = _wanted_delay_ms(job, policy)
+
+
+def _delay_ms(job: JobState, policy: TargetCompleteness) -> int:
+    """Return the arrival delay in force."""
+    learned = job.arrivals.learned
+    return policy.initial_lag if learned is None else policy.within(learned)
+
+
+def _wanted_delay_ms(job: JobState, policy: TargetCompleteness) -> int | None:
+    """Return the arrival delay for the measured rows; None if they do not suffice."""
+    arrivals = job.arrivals
+    if arrivals.first_end is None or arrivals.last_end is None:
+        return None
+    # Until then, a row with the highest delay cannot have arrived.
+    if arrivals.last_end - arrivals.first_end < job.config.max_arrival_delay_ms:
+        return None
+    return policy.wanted_lag(arrivals.sketch, arrivals.sketch)
+
+
+def learn_arrivals(job: JobState, proven_ms: int | None, rows: Iterable[RowsOfHour]) -> None:
+    """Add the arrival delays of the rows of a batch, and move the learned delay.
+
+    Rows ahead of the clock have no arrival delay.
+
+    Args:
+        job: The job.
+        proven_ms: The processing time up to which the query of the batch, and the other queries, had read all input.
+        rows: For each frame, a time in the frame, and its number of rows, updated rows and late rows.
+    """
+    arrivals, policy, frames = job.arrivals, job.config.arrival_policy, job.config.frames
+    if policy is None or frames is None or proven_ms is None:
+        return
+    recent, ends = Counter[int](), list[int]()
+    delay_ms, highest_ms, has_begun = _delay_ms(job, policy), job.config.max_arrival_delay_ms, bool(arrivals.rows)
+    for time, count, *_ in rows:
+        end = frames.end_after(time)
+        # At the delay after its end, a frame is complete, so a row that arrives then is late.
+        delay = proven_ms - end + 1
+        if not count or time > job.now_ms or (delay > highest_ms and not has_begun):
+            continue
+        arrivals.rows += count
+        arrivals.late += count if delay > delay_ms else 0
+        if delay <= highest_ms:
+            recent[bucket_of(delay)] += count
+            ends.append(end)
+    if not ends:
+        return
+    if arrivals.first_end is None:
+        arrivals.first_end = max(ends)
+    last_end = arrivals.last_end = max(*ends, arrivals.first_end if arrivals.last_end is None else arrivals.last_end)
+    sketch = arrivals.sketch
+    weights = dict(sketch.weights)
+    steps = sketch.decay_to(last_end, job.config.delay_half_life_ms)
+    if sketch.weight < policy.window * ROW:  # a high target needs more rows than a half-life may have
+        sketch.weights = weights
+    sketch.add(recent.items())
+    wanted = _wanted_delay_ms(job, policy)
+    if wanted is not None:
+        arrivals.learned = moved_lag(None if arrivals.learned is None else delay_ms, wanted, steps)
+
+
+def proven_until(job: JobState) -> int | None:
+    """Return the processing time up to which the queries have read all input; None if one of them proves nothing.
+
+    Queries without substreams that count do not matter.
+    """
+    found = []
+    for name in {query for (query, _), substream in job.substreams.items() if substream.counts}:
+        proven_ms = job.queries[name].proven_ms if name != DIRECT and name in job.queries else None
+        if proven_ms is None:
+            return None
+        found.append(proven_ms)
+    return min(found, default=None)
+
+
+def arrival_bound(job: JobState) -> int | None:
+    """Return the event time below which C waits for no substream; None if it waits for all.
+
+    It is that of the last evaluation.
+    """
+    if job.known_bounds is not None:
+        return job.known_bounds.get(_number_counting(job), (None, None))[1]
+    policy, last_end, proven_ms = job.config.arrival_policy, job.arrivals.last_end, job.proven_ms
+    if policy is None or last_end is None or proven_ms is None:
+        return None
+    # If all substreams are silent, the source may be down, and deliver later what it has.
+    reached_ms = min(proven_ms, job.numbers.plus(last_end, job.config.max_arrival_delay_ms))
+    return job.numbers.minus(reached_ms, _delay_ms(job, policy))
 
 
 @dataclass(frozen=True, slots=True)
-class SkewedSubstream:
-    """A substream that is too far behind the median."""
+class ArrivalDelay:
+    """The arrival delay of a job with ``arrival_target``, and how many rows have arrived within it."""
+
+    target: float = described("The setting `arrival_target`.", example=0.998)
+    delay_ms: int = described(
+        "Time after the end of a frame for which the watermark waits for silent substreams.", example=35_400_000
+    )
+    is_learned: bool = described(
+        "Whether it is learned. If not, it is the setting `max_arrival_delay_ms`.", example=True
+    )
+    proven_ms: int | None = described(
+        "Processing time up to which all queries with substreams that count have read all input. Null if one of them "
+        "has proven nothing, or if there are reports without batches.",
+        example=1357556400000,
+    )
+    bound: int | None = described(
+        "Event time below which the watermark waits for no substream. Null if it waits for all.", example=1357521000000
+    )
+    rows: int = described("Rows whose arrival delay is known, since the target was set.", example=102_944)
+    late: int = described("Those that have arrived after the delay in force.", example=206)
+
+
+def arrival_delay(job: JobState) -> ArrivalDelay | None:
+    """Return the arrival delay of a job; None without ``arrival_target``."""
+    arrivals, policy = job.arrivals, job.config.arrival_policy
+    if policy is None:
+        return None
+    is_learned, delay_ms = arrivals.learned is not None, _delay_ms(job, policy)
+    return ArrivalDelay(
+        policy.target, delay_ms, is_learned, job.proven_ms, arrival_bound(job), arrivals.rows, arrivals.late
+    )
+
+
+# All limits
+
+
+@dataclass(frozen=True, slots=True)
+class PassedSubstream:
+    """A substream that does not hold the watermark because of a limit."""
 
     query: str = described("Query. Empty for reports without batches.", example="departures")
     substream: str = described("Name of the substream.", example="HNL")
-    behind_ms: int = described("Distance of its watermark behind the median, in milliseconds.", example=32_400_000)
+    behind_ms: int | None = described(
+        "Distance of its watermark behind the reference, in milliseconds. Null if it has no watermark.",
+        example=39_600_000,
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Skew:
-    """The substreams that are too far behind the median to hold the watermark."""
+class PassedByLimit:
+    """The substreams that count, and do not hold the watermark because of a limit."""
 
-    limit_ms: int = described("The limit, `max_skew_ms`.", example=21600000)
-    median: int = described(
-        "Median watermark of the substreams that count, skewed ones included.", example=1357556400000
+    limit: str = described("The limit: `max_skew_ms` or `arrival_target`.", example="arrival_target")
+    limit_ms: int = described(
+        "Distance behind the reference from which the watermark passes a substream: `max_skew_ms`, or the arrival "
+        "delay.",
+        example=35_400_000,
     )
-    count: int = described("Number of skewed substreams.", example=1)
-    substreams: tuple[SkewedSubstream, ...] = described("The first 20 skewed substreams, the furthest behind first.")
+    reference: int = described(
+        "The median watermark of the substreams that count, skewed ones included; for `arrival_target`, the processing "
+        "time up to which the queries have read all input.",
+        example=1357556400000,
+    )
+    count: int = described("Number of these substreams.", example=1)
+    substreams: tuple[PassedSubstream, ...] = described("The first 20 of them, the furthest behind first.")
 
     @classmethod
-    def of(cls, bound: int, limit_ms: int, count: int, lowest: Iterable[tuple[int, SubstreamKey]]) -> "Skew":
-        """Return the skew of a job.
+    def of(
+        cls, limit: str, limit_ms: int, bound: int, count: int, lowest: Iterable[tuple[int | None, SubstreamKey]]
+    ) -> "PassedByLimit":
+        """Return the substreams that a limit passes.
 
         Args:
-            bound: The bound of :func:`skew_bound`.
-            limit_ms: The limit.
-            count: Number of skewed substreams.
-            lowest: The first skewed substreams with their watermarks, lowest first.
+            limit: The limit.
+            limit_ms: Its distance.
+            bound: The bound of :func:`skew_bound` or :func:`arrival_bound`.
+            count: Number of the substreams.
+            lowest: The first substreams with their watermarks, lowest first.
         """
-        median = bound + limit_ms
-        substreams = tuple(SkewedSubstream(*key, median - watermark) for watermark, key in lowest)
-        return cls(limit_ms, median, count, substreams)
+        reference = bound + limit_ms
+        substreams = [PassedSubstream(*key, None if at is None else reference - at) for at, key in lowest]
+        return cls(limit, limit_ms, reference, count, tuple(substreams))
 
 
-def skew_of(job: JobState) -> Skew | None:
-    """Return the skewed substreams of a job; None if it has none."""
-    bound, limit_ms = skew_bound(job), job.config.max_skew_ms
-    if bound is None or limit_ms is None or job.is_complete:
-        return None
-    skewed = [
-        (s.uncapped_watermark, key)
-        for key, s in job.substreams.items()
-        if is_skewed(s, bound) and s.uncapped_watermark is not None
+def passed_substreams(job: JobState) -> list[PassedByLimit]:
+    """Return the substreams that count, and that the watermark passes now because of a limit, by limit."""
+    if job.is_complete:
+        return []
+    below_median, policy = skew_bound(job), job.config.arrival_policy
+    limits = [
+        ("max_skew_ms", job.config.max_skew_ms or 0, below_median),
+        ("arrival_target", 0 if policy is None else _delay_ms(job, policy), arrival_bound(job)),
     ]
-    skewed.sort(key=lambda one: (one[0], member(one[1]).encode()))
-    return Skew.of(bound, limit_ms, len(skewed), skewed[:NAMES_KEPT]) if skewed else None
+    found = []
+    for limit, limit_ms, bound in limits:
+        passed = [
+            (s.uncapped_watermark, key)
+            for key, s in job.substreams.items()
+            if s.counts
+            and is_skewed(s, below_median) == (limit == "max_skew_ms")
+            and above(bound, s.uncapped_watermark)
+        ]
+        passed.sort(key=lambda one: (by_value(one[0]), member(one[1]).encode()))
+        if passed and bound is not None:
+            found.append(PassedByLimit.of(limit, limit_ms, bound, len(passed), passed[:NAMES_KEPT]))
+    return found
 
 
 def passed_by_limits(job: JobState, others: str | None) -> dict[str, list[tuple[int | None, str]]]:

@@ -362,6 +362,15 @@ MAX_STEPS = 64
 """Maximum number of narrowing steps in one update."""
 
 
+def moved_lag(lag: int | None, wanted: int, steps: int) -> int:
+    """Return a learned lag (None: not learned yet) after it has moved: it widens at once, and narrows in steps."""
+    if lag is None or wanted > lag:
+        return wanted
+    for _ in range(min(steps, MAX_STEPS)):
+        lag -= math.ceil((lag - wanted) / NARROWING)
+    return lag
+
+
 @dataclass(frozen=True)
 class TargetCompleteness(Policy):
     """The lowest lag under which a share ``target`` of the rows is on time, learned per substream.
@@ -515,15 +524,9 @@ class TargetState(PolicyState):
         wanted = policy.wanted_lag(own, pool)
         if wanted is None and self.relearning:  # old rows decay, so the sketch may never reach the minimum
             wanted = policy.lag_of(own)
-        if wanted is None:
-            return False
-        if self.learned is None or self.relearning or wanted > self.lag:
-            self.learned, self.relearning = wanted, False
-            return False
-        lag = self.lag
-        for _ in range(min(steps, MAX_STEPS)):
-            lag -= math.ceil((lag - wanted) / NARROWING)
-        self.learned = lag
+        if wanted is not None:
+            before = None if self.learned is None or self.relearning else self.lag
+            self.learned, self.relearning = moved_lag(before, wanted, steps), False
         return False
 
     def _is_surprised(self, rows: Mapping[int, int]) -> bool:

@@ -17,8 +17,8 @@ from tidegate.domain.evaluate import (
 )
 from tidegate.domain.frames import FrameCounts, count_frames
 from tidegate.domain.history import History
-from tidegate.domain.job import Hold, JobState, Substream, SubstreamState, TableVersion
-from tidegate.domain.limits import is_skewed, median_watermark, skew_bound
+from tidegate.domain.job import COUNTED_STATES, Hold, JobState, Substream, SubstreamState, TableVersion
+from tidegate.domain.limits import ArrivalDelay, arrival_delay, is_skewed, median_watermark, skew_bound
 from tidegate.domain.offsets import OffsetsStatus
 from tidegate.domain.results import Holder, JobWatermark
 from tidegate.domain.values import DIRECT, PLACEHOLDER, SubstreamKey, above, described
@@ -57,6 +57,7 @@ class JobSummary:
     unread_offsets: dict[str, int] = field(default_factory=dict)
     skipped_offsets: dict[str, int] = field(default_factory=dict)
     frames: FrameCounts | None = None
+    arrivals: ArrivalDelay | None = None
 
 
 def status(job: JobState) -> JobSummary:
@@ -88,6 +89,7 @@ def status(job: JobState) -> JobSummary:
         unread_offsets={name: of.unread for name, of in told.items() if of.unread is not None},
         skipped_offsets={name: of.skipped for name, of in told.items()},
         frames=count_frames(job),
+        arrivals=arrival_delay(job),
     )
 
 
@@ -269,7 +271,7 @@ def health(state: JobWatermark, summary: JobSummary, stale_after_ms: int, max_la
     if last_contact_ms is not None and state.now_ms - last_contact_ms >= stale_after_ms and not summary.open_batches:
         return "stale"
     if state.watermark is None:
-        known = summary.active + summary.skewed + summary.idle + summary.done + summary.open_batches
+        known = summary.open_batches + sum(getattr(summary, state) for state in COUNTED_STATES)
         return "no_watermark" if known or summary.missing_queries else "empty"
     if holder is not None:
         silent_since_ms = holder.begun_ms if holder.reason == "open_batch" else holder.last_event_ms

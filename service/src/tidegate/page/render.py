@@ -21,6 +21,7 @@ from tidegate.views.sentences import (
     Name,
     Remaining,
     Time,
+    arrivals_text,
     exclusion_text,
     group_details,
     group_title,
@@ -148,7 +149,7 @@ _templates = Environment(
     finalize=_finalize,
 )
 _templates.globals["version"] = __version__
-_filters = (time, svg_time, tick, elapsed, remaining, duration, number, words, percent, sentence)
+_filters = (time, svg_time, tick, elapsed, remaining, duration, number, words, percent, arrivals_text, sentence)
 _templates.filters |= {function.__name__: function for function in _filters}
 _templates.filters |= {
     "to_json": json.dumps,

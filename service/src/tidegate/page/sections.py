@@ -14,6 +14,7 @@ from tidegate.auth.callers import Caller
 from tidegate.domain.config import JOB_LIMITS
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.history import COARSE_MS, Sample
+from tidegate.domain.job import STATES
 from tidegate.domain.values import matches
 from tidegate.domain.views import WORST_FIRST, Health
 from tidegate.http.request import Context
@@ -29,7 +30,7 @@ from tidegate.views.history import FILTERS, id_after
 from tidegate.views.holders import RANGES_MS
 from tidegate.views.job_page import ACTIVE, SPANS_SHOWN, JobPage, JobPageSelection, read_job_page
 from tidegate.views.late import LateHour
-from tidegate.views.sentences import skew_sentence, status_sentence, unit_hint
+from tidegate.views.sentences import passed_sentence, status_sentence, unit_hint
 from tidegate.views.status import job_status
 
 log = logging.getLogger(__name__)
@@ -189,6 +190,7 @@ async def job_sections(context: Context, caller: Caller, name: str, view: JobPag
         "now": now_ms,
         "actions": actions,
         "view": view,
+        "states": ("any", *STATES),
         "link": partial(job_link, name, view),
         "parameters": partial(parameters, view),
     }
@@ -245,7 +247,7 @@ def _headline(page: JobPage, members: Mapping[str, Any], view: JobPageSelection)
     lost = [hour for hour in page.late.hours if _lost(hour)]
     return {
         "sentence": status_sentence(members),
-        "skew": None if not members["skew"] else skew_sentence(members["skew"]),
+        "passed": [*map(passed_sentence, members["passed"])],
         "unit_hint": unit_hint(members),
         "holding": _holding(page, members, view),
         "most_lost": sorted(nlargest(HOURS_SHOWN, lost, key=_lost), key=lambda hour: hour.start),

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from tidegate import __version__
 from tidegate.domain.config import LIMITS
 from tidegate.domain.frames import DELAYS_MS
+from tidegate.domain.job import COUNTED_STATES
 from tidegate.domain.views import SubstreamStatus
 from tidegate.store.functions import ServerState
 from tidegate.store.replies import Status
@@ -173,6 +174,10 @@ _GAUGES: dict[str, tuple[str, Value]] = {
         "Watermark lag above which the health of the job is lagging",
         lambda s: _seconds(s.config.get("max_lag_ms")),
     ),
+    "arrival_delay_seconds": (
+        "Time after the end of a frame for which the watermark waits for silent substreams (arrival_target)",
+        lambda s: None if s.summary.arrivals is None else _seconds(s.summary.arrivals.delay_ms),
+    ),
     "completeness_target": ("Share of rows on time that the policy targets", lambda s: _target(s)),
 }
 _COUNTERS: dict[str, tuple[str, Value]] = {
@@ -180,6 +185,14 @@ _COUNTERS: dict[str, tuple[str, Value]] = {
     "throttled": ("Advances that the throttle withheld", lambda s: s.summary.throttled),
     "future_rows": ("Ignored rows and reports with event times too far in the future", lambda s: s.summary.future_rows),
     "tokens_ignored": ("Invalid watermark tokens", lambda s: s.summary.tokens_ignored),
+    "arrivals": (
+        "Rows whose arrival delay is known (arrival_target)",
+        lambda s: None if s.summary.arrivals is None else s.summary.arrivals.rows,
+    ),
+    "late_arrivals": (
+        "Rows that have arrived after the arrival delay in force",
+        lambda s: None if s.summary.arrivals is None else s.summary.arrivals.late,
+    ),
 }
 _BY_LABEL: dict[str, tuple[Kind, str, str, Callable[[Status], Mapping[str, float]]]] = {
     "held_since_timestamp_seconds": (
@@ -192,7 +205,7 @@ _BY_LABEL: dict[str, tuple[Kind, str, str, Callable[[Status], Mapping[str, float
         GaugeMetricFamily,
         "Substreams by state. Blocked substreams count as active",
         "state",
-        lambda s: {state: getattr(s.summary, state) for state in ("active", "skewed", "idle", "done")},
+        lambda s: {state: getattr(s.summary, state) for state in COUNTED_STATES},
     ),
     "forced_advances": (
         CounterMetricFamily,

@@ -88,7 +88,7 @@ JOB_KEYS = (
     JobKey(
         "last_seen", "zset of the queries that are not timed out or retired: query -> observed time of the last call"
     ),
-    JobKey("delays", "hash: member -> sketch of its delays; pool and merged -> sketches of the job"),
+    JobKey("delays", "hash: member -> sketch of its delays; pool, merged and arrivals -> sketches of the job"),
     JobKey("learned_lags", "hash: member -> learned lag"),
     JobKey("hours", "zset of the hours of event time with rows: hour -> hour"),
     JobKey("queries", "zset of the queries: query -> processing time of the first call"),

@@ -29,7 +29,7 @@ from tidegate.domain.job import (
     Substream,
     TableVersion,
 )
-from tidegate.domain.limits import Skew
+from tidegate.domain.limits import ArrivalDelay, PassedByLimit
 from tidegate.domain.offsets import BatchOffsets, CommittedOffsets, OffsetsStatus
 from tidegate.domain.policies import Moment, PolicyState, TimestampHistory
 from tidegate.domain.prediction import Predictor, pace_of
@@ -123,9 +123,18 @@ def summary(reply: Reply) -> JobSummary:
         unread_offsets=map_of(reply.get("unread_offsets", {})),
         skipped_offsets=map_of(reply.get("skipped_offsets", {})),
         frames=_frame_counts(reply.get("frames")),
+        arrivals=_arrivals(reply.get("arrivals")),
         holds=tuple(sorted(map(hold, reply["holds"]), key=attrgetter("hold"))),
         missing_queries=tuple(sorted(reply["missing_queries"])),
     )
+
+
+def _arrivals(found: Any) -> ArrivalDelay | None:
+    if found is None:
+        return None
+    of = map_of(found)
+    counts = {"target": float(of["target"]), "rows": int(of["rows"]), "late": int(of["late"])}
+    return row_of(ArrivalDelay, of, **counts)
 
 
 def _frame_counts(found: Any) -> FrameCounts | None:
@@ -582,8 +591,8 @@ class Snapshot:
     """The part of a job from which an explanation of its watermark is computed.
 
     It contains the holds, the open batches and the slowest active substreams. All other possible holders have equal or
-    higher watermarks, so the watermark without a holder is equal to that in the whole job. With ``max_skew_ms``, it has
-    the bounds of the whole job without its first holders, and the substreams that then hold.
+    higher watermarks, so the watermark without a holder is equal to that in the whole job. With ``max_skew_ms`` or
+    ``arrival_target``, it has the bounds of the whole job without its first holders, and the substreams that then hold.
     """
 
     reply: Reply
@@ -599,13 +608,15 @@ class Snapshot:
         """The watermark of the job."""
         return watermark_state(self.reply)
 
-    def skew(self, limit_ms: int | None) -> Skew | None:
-        """Return the skewed substreams under the limit of the configuration; None if there are none."""
-        if limit_ms is None or "skew" not in self.reply:
-            return None
-        of = map_of(self.reply["skew"])
-        lowest = zip(of["watermarks"], map(substream_key, of["members"]), strict=True)
-        return Skew.of(of["bound"], limit_ms, of["count"], lowest)
+    @property
+    def passed(self) -> list[PassedByLimit]:
+        """The substreams that count, and that the watermark passes because of a limit, by limit."""
+        found = []
+        for of in map(map_of, self.reply.get("passed", ())):
+            watermarks = (None if at == "" else at for at in of["watermarks"])
+            lowest = zip(watermarks, map(substream_key, of["members"]), strict=True)
+            found.append(PassedByLimit.of(of["limit"], of["limit_ms"], of["bound"], of["count"], lowest))
+        return found
 
     @property
     def frame(self) -> FrameBounds | None:
@@ -633,9 +644,10 @@ class Snapshot:
             job.retention = _history(reply["retention"])
         self._add_queries(job)
         self._add_substreams(job)
-        if (bounds := reply.get("skew_bounds")) is not None:
+        if (bounds := reply.get("bounds")) is not None:
             job.known_bounds = {
-                len(job.substreams) - removed: None if bound == "" else bound for removed, bound in enumerate(bounds)
+                len(job.substreams) - removed: (None if skew == "" else skew, None if arrival == "" else arrival)
+                for removed, (skew, arrival) in enumerate(bounds)
             }
         return job
 

@@ -3,7 +3,8 @@
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_type_hints
 
 from pydantic import (
     Field,
@@ -64,7 +65,8 @@ def _numbers(of: type) -> dict[str, Any]:
         hint = hints[name]
         highest = EXACT_DOUBLE.highest if declared.maximum is None else declared.maximum
         bounds = Field(strict=True, ge=declared.minimum, le=highest)
-        value: Any = Annotated[hint, bounds] if isinstance(hint, type) else Annotated[int, bounds] | None
+        number = hint if isinstance(hint, type) else next(each for each in get_args(hint) if each is not NoneType)
+        value: Any = Annotated[number, bounds] if number is hint else Annotated[number, bounds] | None
         default = declared.request_default or (... if defaults[name] is MISSING else defaults[name])
         members[name] = (value, Field(default, description=declared.description, examples=[declared.example]))
     return members

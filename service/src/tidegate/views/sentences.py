@@ -12,6 +12,7 @@ from typing import Any
 
 from tidegate.domain.config import LIMITS
 from tidegate.domain.history import MOVEMENTS, NAMES_KEPT, Kind
+from tidegate.domain.job import COUNTED_STATES
 from tidegate.domain.views import is_held
 from tidegate.times import doubt_about, format_duration, format_time
 
@@ -262,16 +263,38 @@ def prediction_sentence(prediction: Mapping[str, Any]) -> list[Fragment]:
     return [*expected, ", at the latest ", Time(latest_ms), f" in 95 of 100 cases (learned from {frames:,} frames)."]
 
 
-def skew_sentence(skew: Mapping[str, Any]) -> list[Fragment]:
-    """Return a sentence about the substreams that are too far behind the median.
+def passed_sentence(passed: Mapping[str, Any]) -> list[Fragment]:
+    """Return a sentence about the substreams that do not hold the watermark because of a limit.
 
     Args:
-        skew: Members of a ``Skew``.
+        passed: Members of ``PassedByLimit``.
     """
-    first, count = skew["substreams"][0], skew["count"]
-    more, verb = (f" and {count - 1:,} more are up to ", "do") if count > 1 else (" is ", "does")
-    behind, limit = format_duration(first["behind_ms"]), format_duration(skew["limit_ms"])
-    return [*_substream(first), f"{more}{behind} behind the median, limit {limit}, and {verb} not hold the watermark."]
+    first, count, limit = passed["substreams"][0], passed["count"], format_duration(passed["limit_ms"])
+    more = f" and {count - 1:,} more" if count > 1 else ""
+    is_, does = ("are up to", "do") if count > 1 else ("is", "does")
+    named = [*_substream(first), more]
+    if passed["limit"] == "max_skew_ms":
+        behind = format_duration(first["behind_ms"])
+        return [*named, f" {is_} {behind} behind the median, limit {limit}, and {does} not hold the watermark."]
+    sent = f"{'have' if count > 1 else 'has'} sent no row yet" if first["behind_ms"] is None else None
+    sent = sent or f"{is_} {format_duration(first['behind_ms'])} behind what the queries have read"
+    return [
+        *named,
+        f" {sent}, and {does} not hold the watermark: few rows arrive later than {limit} after their frame.",
+    ]
+
+
+def arrivals_text(arrivals: Mapping[str, Any]) -> str:
+    """Return how long after their frames the rows of a job arrive, and the share that arrives in time.
+
+    Args:
+        arrivals: Members of an ``ArrivalDelay``.
+    """
+    delay, target, rows = format_duration(arrivals["delay_ms"]), percent(arrivals["target"]), arrivals["rows"]
+    source = "learned" if arrivals["is_learned"] else "not learned yet"
+    known = f"target {target}" + (f", so far {percent(1 - arrivals['late'] / rows)}" if rows else "")
+    waits = "" if arrivals["proven_ms"] is not None else "; no query proves that it has read all input"
+    return f"within {delay} of the end of their frame ({source}; {known}){waits}"
 
 
 def waiting_frame_sentence(explanation: Mapping[str, Any]) -> list[Fragment]:
@@ -435,7 +458,7 @@ def _event_details(record: Mapping[str, Any]) -> list[list[Fragment]]:
 
 def _not_held(job: Mapping[str, Any]) -> list[Fragment]:
     watermark, substreams, next_step = job["watermark"], job.get("substreams"), job.get("next_step")
-    is_empty = substreams is not None and not any(substreams[state] for state in ("active", "idle", "done"))
+    is_empty = substreams is not None and not any(substreams[state] for state in COUNTED_STATES)
     if watermark is None and is_empty:
         ignored = ", except event times too far in the future, which are ignored" if job.get("future_rows") else ""
         return [f"No data reported yet{ignored}."]
@@ -445,6 +468,11 @@ def _not_held(job: Mapping[str, Any]) -> list[Fragment]:
     )
     if substreams is not None and substreams["all_idle"]:
         return [*start, ": all substreams are idle", *(["; ", *step] if step else []), "."]
+    if (arrivals := job.get("arrivals")) and arrivals["bound"] is not None:
+        step = [
+            f"each frame waits {format_duration(arrivals['delay_ms'])} for its rows",
+            *(["; ", *step] if step else []),
+        ]
     return [*start, "; ", *(step or ["nothing holds it"]), "."]
 
 

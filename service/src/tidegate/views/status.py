@@ -7,8 +7,8 @@ from pydantic import Field, ValidationError
 from tidegate.domain.completeness import RowCounts
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.frames import FrameBounds, Prediction
-from tidegate.domain.job import Hold
-from tidegate.domain.limits import Skew
+from tidegate.domain.job import COUNTED_STATES, Hold
+from tidegate.domain.limits import ArrivalDelay, PassedByLimit
 from tidegate.domain.offsets import OffsetsStatus
 from tidegate.domain.views import ExplainedHolder, Health, explain
 from tidegate.store.replies import Learned, Snapshot, Status
@@ -36,7 +36,7 @@ class SubstreamCounts(Answer):
     @property
     def known(self) -> int:
         """Total number of substreams."""
-        return self.active + self.skewed + self.idle + self.done
+        return sum(getattr(self, state) for state in COUNTED_STATES)
 
 
 class JobStatus(WatermarkState):
@@ -81,6 +81,9 @@ class JobStatus(WatermarkState):
         examples=[1357554655000],
     )
     open_batches: int = Field(description="Number of open batches.", examples=[1])
+    arrivals: ArrivalDelay | None = Field(
+        description="The arrival delay that the job learns for `arrival_target`. Null without this setting."
+    )
 
 
 class JobList(Answer):
@@ -163,8 +166,9 @@ class Explanation(WatermarkState):
         "not told their offsets are absent.",
         examples=[{}],
     )
-    skew: Skew | None = Field(
-        description="Substreams that do not hold the watermark because of `max_skew_ms`. Null if there are none."
+    passed: list[PassedByLimit] = Field(
+        description="Substreams that count, but do not hold the watermark because of `max_skew_ms` or "
+        "`arrival_target`, by limit. Limits without such substreams are absent."
     )
     frame: FrameBounds | None = Field(
         description="The first frame that is not finished. Null if the job declares no frames, has no watermark yet, "
@@ -213,7 +217,7 @@ def explanation_of(reader: Reader, job: str, snapshot: Snapshot, learned: Learne
             for name in dict.fromkeys(holder.query for holder in explanation.holders)
             if name in state.queries and (status := OffsetsStatus.of(state.queries[name].offsets))
         },
-        skew=snapshot.skew(state.config.max_skew_ms),
+        passed=snapshot.passed,
         frame=snapshot.frame,
         prediction=predictor.predictions([snapshot.frame.end])[0] if predictor and snapshot.frame else None,
         next_step=explanation.next_step,

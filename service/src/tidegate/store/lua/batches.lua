@@ -370,7 +370,7 @@ local function start(progress)
   if run.query_id ~= query.query_id then  -- the batches of the previous checkpoint have other numbers
     redis.call('UNLINK', key.pinned_watermarks(query.name), key.pinned_batches(query.name))
     discard_staged(query)
-    query.query_id, query.latest, query.open, query.begun, query.output = run.query_id, nil, false, nil, nil
+    query.query_id, query.latest, query.open, query.begun, query.output, query.proven = run.query_id, nil, false, nil, nil, nil
   end
   query.previous, query.previous_open = previous, was_open
   progress.known, progress.pinned, progress.joined, progress.previous, progress.was_open = known, pinned, joined, previous, was_open
@@ -386,6 +386,7 @@ local function open_batch(query, pinned)
   local name, batch_id = query.name, args.batch_id
   query.latest, query.open, query.released = batch_id, true, false
   query.begun, query.begun_by, query.begun_merged = job.now, query.run_id, emission.merged_watermark()
+  query.begun_proven = job.proven and query.proven and math.min(job.proven, query.proven) or nil
   query.begun_revision = job.revision
   query.input_known_until = args.input_age_ms and job.now - args.input_age_ms
   redis.call('HSET', key.pinned_watermarks(name), batch_id, pinned or '')
@@ -639,6 +640,14 @@ function commands.commit()
     end,
     measure, learn, observe, count, end_batch,
     function(progress)
+      local query = queries.get(name)
+      if not progress.commits or not state.config.arrivals or not query.begun_proven or not is_counted(query) then return end
+      return steps.members(progress, function(piece)
+        limits.measure_arrivals(progress, query.begun_proven, piece.frames)
+      end)
+    end,
+    function(progress)
+      limits.learn_arrivals(progress)
       for _, lost in ipairs(progress.lost_offsets or {}) do frames.lose(lost) end  -- after the rows of the batch
       if progress.commits then evaluate.evaluate(progress.has_left or progress.has_changed) end
     end,

@@ -395,6 +395,7 @@ local function hand_over(from, to)
     end
     bulk.hdel(key.rows, fields)
   end
+  queries.get(successor).proven = nil  -- it has proven nothing about the input of these members
   emission.place_awaited(successor)
 end
 

@@ -100,16 +100,6 @@ local function idle_clock_of(query)
   return queries.get(query).idle_clock
 end
 
-local PARAMETERS = {'type', 'initial_lag', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms', 'late_share', 'floor_ms',
-  'ceiling_ms', 'enough'}
-
-local function differs(a, b)
-  for _, name in ipairs(PARAMETERS) do
-    if a[name] ~= b[name] then return true end
-  end
-  return false
-end
-
 -- Remove a substream from its policy. Return its watermark, and the history that it may keep.
 local function leave(old, member, is_active, max_event_time)
   local watermark = number(redis.call('ZSCORE', is_active and key.active or key.frozen, member))
@@ -148,7 +138,7 @@ local function change_policy(policies_before, member, is_active)
   local event_times = max_event_times.of({member}, policies_before)
   local max_event_time = event_times[1] or nil
   local flat_lag = max_event_time and policy.flat_lag(new, member)
-  if not differs(old, new) then
+  if not policy.differs(old, new) then
     -- A substream that was idle under another lag has not been evaluated under the new lag yet. It has an entry.
     if is_active and flat_lag and redis.call('ZSCORE', key.max_event_times, member) then
       redis.call('ZADD', key.active, 'GT', score(minus(max_event_time, flat_lag)), member)
@@ -180,6 +170,7 @@ local function change(progress)
   write_config()
   history.write('config', 'actor', args.actor, 'reason', args.reason)
   frames.declare(before)
+  limits.start_learning(before)
   if config.max_retention_ms ~= before.max_retention_ms then job.retention = nil end
   progress.starts_silence = config.idle_timeout_ms and not before.idle_timeout_ms
   progress.queries = query_names()
@@ -274,6 +265,7 @@ function commands.reset()
   local frames_before, up_to = job.frames, values.highest(job.max_event_time, job.max_watermark)
   state.start(job.incarnation + 1, args.state_epoch, job.now)
   frames.reset(frames_before, up_to)
+  limits.start_learning()
   reply.remember()
   history.write_action('reset')
   expect_queries({})

@@ -14,7 +14,9 @@ local evaluate, holds, idleness, throttle, emission = {}, {}, {}, {}, {}
 
 -- Record the limits that let C pass members.
 local function record_limits(is_retained)
-  for _, group in ipairs(limits.passed(is_retained and 'max_retention_ms')) do
+  local others = is_retained and 'max_retention_ms'
+  if not above(job.coalesced_watermark, limits.arrival_bound()) then others = 'arrival_target' end
+  for _, group in ipairs(limits.passed(others)) do
     local count, rows = limits.below(group, job.coalesced_watermark)
     if count > 0 then
       local names, passed = {}, state.changes.passed
@@ -301,6 +303,7 @@ end
 function emission.merge(cap, is_sweep, has_left)
   local before, max_before = job.coalesced_watermark, job.max_watermark
   state.changes.skew_bound, state.changes.slowest = nil, nil
+  job.proven = config.arrivals and limits.proven_until() or nil
   local lowest, is_unfinished, is_deferred = followers.evaluate(cap or math.huge, has_left)
   job.evaluation_due = (is_unfinished or state.changes.is_unfinished) and 1 or nil
   local first, flat = values.lowest_of(key.active)
@@ -313,8 +316,11 @@ function emission.merge(cap, is_sweep, has_left)
   job.all_idle = lowest == math.huge and 1 or nil
   if job.all_idle then
     minimum = job.max_watermark
-  elseif lowest > -math.huge then
-    minimum = config.max_skew_ms and not is_deferred and limits.lowest_within(lowest, cap or math.huge) or lowest
+  else
+    if lowest > -math.huge then
+      minimum = config.max_skew_ms and not is_deferred and limits.lowest_within(lowest, cap or math.huge) or lowest
+    end
+    minimum = highest(minimum, limits.arrival_bound())
   end
   local merged = holds.cap(highest(retained(above(job.max_watermark, max_before), is_sweep), minimum))
   emission.advance(throttle.candidate(merged))
@@ -462,7 +468,7 @@ function emission.held_by()
   if job.is_complete then return nil end
   local since = job.coalesced_watermark_since
   local hold, at_most = holds.lowest()
-  local furthest = job.max_watermark
+  local furthest = highest(job.max_watermark, limits.arrival_bound())
   if member then furthest = watermark end
   if hold and above(furthest, at_most) then return {reason = 'hold', query = '', hold = hold, since_ms = since} end
   if not member then return nil end

@@ -279,7 +279,8 @@ end
 local function exclusions(finish, read_ms)
   local found, idle = {}, idle_below(finish, read_ms)
   local function add(one) found[#found + 1] = one end
-  if not job.is_complete then  -- the end of the input ends all substreams that count
+  -- The end of the input ends all substreams that count. Rows that seldom arrive are no exclusion.
+  if not job.is_complete and above(finish, limits.arrival_bound()) then
     local behind = config.max_retention_ms and 'max_retention_ms' or 'behind'
     for _, group in ipairs(limits.passed(behind)) do add(counting_below(group, finish)) end
   end

@@ -153,6 +153,7 @@ end
 -- Record that a query was caught up at a processing time.
 function queries.advance_idle_clock(query, time)
   query.idle_clock = values.highest(time - query.outage, query.idle_clock)
+  query.proven = values.highest(time, query.proven)
 end
 
 return state, queries

@@ -1,7 +1,8 @@
 -- @include substreams
+-- @include calendar
 -- Limits that let C pass substreams that count, as in tidegate.domain.limits, and the order of those substreams. Each group of
 -- substreams is part of sorted sets, so that the median and the slowest ones cost O(log n).
-local number, text = values.number, values.text
+local number, text, highest = values.number, values.text, values.highest
 local config, job = state.config, state.job
 local limits = {}
 
@@ -115,6 +116,114 @@ local function scores_of(set, range)
   return first, range.below and '(' .. text(range.below - set[2]) or '-inf'
 end
 
+-- Rows that seldom arrive. job.arrivals has the fields of tidegate.domain.job.Arrivals, except the sketch. job.proven is what
+-- proven_until() returned at the last evaluation.
+
+-- Return the learned delay, or the highest one if the job has not learned it yet.
+local function arrival_delay()
+  local learned = job.arrivals and job.arrivals.learned
+  return learned and policy.within(config.arrivals, learned) or config.arrivals.initial_lag
+end
+
+-- Return the arrival delay for the measured rows in a sketch, whose frames end from first to last; nil if they do not suffice.
+local function wanted_delay(s, first, last)
+  -- Until then, a row with the highest delay cannot have arrived.
+  if last - first < config.max_arrival_delay_ms then return nil end
+  return target_completeness.wanted_lag(config.arrivals, s, s)
+end
+
+-- Follow a new configuration. before: the configuration before (nil: the job starts again).
+function limits.start_learning(before)
+  local rule, of = config.arrivals, job.arrivals
+  if not (rule and before and before.arrivals and before.frames.declared == config.frames.declared
+    and config.max_arrival_delay_ms <= before.max_arrival_delay_ms) then
+    job.arrivals = nil
+    redis.call('HDEL', key.delays, 'arrivals')
+  elseif of and policy.differs(before.arrivals, rule) then
+    of.rows, of.late = 0, 0
+    of.learned = of.first_end and wanted_delay(sketch.unpack(redis.call('HGET', key.delays, 'arrivals')), of.first_end, of.last_end)
+  end
+end
+
+-- Add the arrival delays of the rows of a batch to the progress of its commit. proven: the begun_proven of its query. rows: see
+-- frames.count_rows.
+function limits.measure_arrivals(progress, proven, rows)
+  local of = progress.arrivals or {recent = {}, rows = 0, late = 0}
+  progress.arrivals = of
+  local has_begun = job.arrivals and job.arrivals.rows > 0
+  for _, row in ipairs(rows) do
+    local count, finish = tonumber(row.rows), calendar.start_of(calendar.number_of(row.time) + 1)
+    -- At the delay after its end, a frame is complete, so a row that arrives then is late.
+    local delay = proven - finish + 1
+    local is_old = delay > config.max_arrival_delay_ms
+    if count > 0 and row.time <= job.now and (has_begun or not is_old) then
+      of.rows, of.late = of.rows + count, of.late + (delay > arrival_delay() and count or 0)
+      if not is_old then
+        local bucket = sketch.bucket_of(delay)
+        of.recent[bucket] = (of.recent[bucket] or 0) + count
+        of.last_end = math.max(finish, of.last_end or finish)
+      end
+    end
+  end
+end
+
+-- Learn from the rows that measure_arrivals() has added to the progress of a commit.
+function limits.learn_arrivals(progress)
+  local of, before = progress.arrivals, job.arrivals or {rows = 0, late = 0}
+  if not of or of.rows == 0 then return end
+  before.rows, before.late = before.rows + of.rows, before.late + of.late
+  job.arrivals = before
+  if not of.last_end then return end
+  before.first_end, before.last_end = before.first_end or of.last_end, highest(of.last_end, before.last_end)
+  local s = sketch.unpack(redis.call('HGET', key.delays, 'arrivals'))
+  local buckets, weights = s.buckets, s.weights
+  local decayed = sketch.decay_to(s, before.last_end)
+  -- A high target needs more rows than a half-life may have.
+  if sketch.weight(s) < config.arrivals.window * constants.ROW then s.buckets, s.weights = buckets, weights end
+  sketch.add(s, of.recent)
+  redis.call('HSET', key.delays, 'arrivals', sketch.pack(s))
+  local wanted = wanted_delay(s, before.first_end, before.last_end)
+  if wanted then before.learned = target_completeness.moved_lag(before.learned and arrival_delay(), wanted, decayed) end
+end
+
+-- Return the processing time up to which the queries have read all input; nil if one of them proves nothing. removed: numbers
+-- of members that are ignored, by query (absent: none).
+function limits.proven_until(removed)
+  if redis.call('ZCARD', key.last_events('')) > (removed and removed[''] or 0) then return nil end
+  local lowest
+  for _, name in ipairs(redis.call('SMEMBERS', key.query_names)) do
+    if redis.call('ZCARD', key.last_events(name)) > (removed and removed[name] or 0) then
+      local proven = queries.get(name).proven
+      if not proven then return nil end
+      lowest = math.min(lowest or proven, proven)
+    end
+  end
+  return lowest
+end
+
+-- Return the event time below which C waits for no substream, as of the last evaluation; nil if it waits for all. removed: see
+-- proven_until() (absent: none).
+function limits.arrival_bound(removed)
+  if not config.arrivals then return nil end
+  local last, proven = job.arrivals and job.arrivals.last_end, job.proven
+  if removed then proven = limits.proven_until(removed) end
+  if not proven or not last then return nil end
+  -- If all substreams are silent, the source may be down, and deliver later what it has.
+  local reached = math.min(proven, last + config.max_arrival_delay_ms, values.HIGHEST)
+  return values.minus(reached, arrival_delay())
+end
+
+-- Return what a status has of arrival_target; nil without it.
+function limits.arrivals()
+  if not config.arrivals then return nil end
+  local of = job.arrivals or {rows = 0, late = 0}
+  return {map = {target = string.format('%.17g', config.arrival_target), delay_ms = arrival_delay(),
+    is_learned = job.arrivals and job.arrivals.learned and true or false,
+    proven_ms = job.proven, bound = limits.arrival_bound(), rows = of.rows, late = of.late}}
+end
+
+-- All limits
+
 -- Return the members that count and that C may pass, by limit. others: what lets C pass those that are not skewed (false:
 -- nothing).
 function limits.passed(others)
@@ -168,34 +277,56 @@ local function rank_of(watermark, ranks)
   return rank
 end
 
--- Return, with max_skew_ms, the bounds (see skew_bound; '': none) without the first 0, 1, … holders, and the first holders,
--- slowest first. Each holder that is left out changes the median, and may change which members are skewed.
+-- Return, with max_skew_ms or arrival_target, the bounds (skew_bound, arrival_bound; '': none) without the first 0, 1, …
+-- holders, and the first holders, slowest first. Each holder that is left out changes the median, and may change which members
+-- are skewed and up to when the queries have read all input.
 function limits.first_holders(most)
-  if not config.max_skew_ms then return nil, limits.slowest_first(membership.counting_sets(), most) end
-  local bounds, holders, ranks, is_listed = {}, {}, {}, {}
+  if not config.max_skew_ms and not config.arrivals then
+    return nil, limits.slowest_first(membership.counting_sets(), most)
+  end
+  local bounds, holders, ranks, is_listed, of_queries = {}, {}, {}, {}, {}
   for removed = 0, most do
     local bound, holder = limits.skew_bound(ranks), nil
-    bounds[#bounds + 1] = bound or ''
+    bounds[#bounds + 1] = {bound or '', limits.arrival_bound(of_queries) or ''}
     for _, row in ipairs(limits.slowest_within(bound, removed + 1)) do
       if not is_listed[row.member] then holder = holder or row end
     end
     if not holder then break end
     holders[#holders + 1], is_listed[holder.member] = holder, true
+    local query = policy.query_of(holder.member)
+    of_queries[query] = (of_queries[query] or 0) + 1
     ranks[#ranks + 1] = rank_of(holder.watermark, ranks)
     table.sort(ranks)
   end
   return bounds, holders
 end
 
--- Return the skewed members: their bound, their number, and the first ones with their watermarks; nil if there are none.
-function limits.skew()
+-- Return the number of skewed members.
+function limits.number_skewed()
   local bound = limits.skew_bound()
-  if not bound then return nil end
-  local count, rows = limits.below({sets = membership.counting_sets(), bound = bound, is_skewed = true}, bound)
-  if count == 0 then return nil end
-  local members, watermarks = {}, {}
-  for i, row in ipairs(rows) do members[i], watermarks[i] = row.member, row.watermark end
-  return {map = {bound = bound, count = count, members = members, watermarks = watermarks}}
+  return bound and limits.below({sets = membership.counting_sets(), bound = bound, is_skewed = true}, bound) or 0
+end
+
+-- Return a list of the members that count, and that C passes now, by limit: limit, limit_ms, bound, count, and the first ones
+-- with their watermarks ('': none).
+function limits.passed_now()
+  if job.is_complete then return {} end
+  local found, bounds = {}, {max_skew_ms = limits.skew_bound(), arrival_target = limits.arrival_bound()}
+  for _, group in ipairs(limits.passed('arrival_target')) do
+    local bound = bounds[group.limit]
+    local count, rows = 0, {}
+    if bound then count, rows = limits.below(group, bound) end
+    if count > 0 then
+      local members, watermarks = {}, {}
+      for i, row in ipairs(rows) do
+        members[i], watermarks[i] = row.member, row.watermark > -math.huge and row.watermark or ''
+      end
+      found[#found + 1] = {map = {limit = group.limit, bound = bound, count = count, members = members,
+        watermarks = watermarks, limit_ms = group.limit == 'max_skew_ms' and config.max_skew_ms or arrival_delay()}}
+    end
+  end
+  table.sort(found, function(a, b) return a.map.limit > b.map.limit end)
+  return found
 end
 
 -- Return the lowest watermark of the members that are not skewed. of_all: that of all members; each has a watermark. cap:
@@ -220,11 +351,12 @@ function limits.lowest_within(of_all, cap)
   return math.max(lowest, of_all)
 end
 
--- Return the substream that counts, is not skewed and has the lowest watermark, and that watermark at the last evaluation;
--- nil if no substream counts.
+-- Return the substream that holds C, and its watermark at the last evaluation: it counts, is not skewed, and has the lowest
+-- watermark; nil if none holds C, or the lowest watermark is below the arrival bound.
 function limits.slowest()
-  local first = state.changes.slowest or limits.slowest_within(limits.skew_bound(), 1)[1]
-  if first then return first.member, first.watermark > -math.huge and first.watermark or nil end
+  local first, bound = state.changes.slowest or limits.slowest_within(limits.skew_bound(), 1)[1], limits.arrival_bound()
+  if not first or bound and first.watermark < bound then return nil end
+  return first.member, first.watermark > -math.huge and first.watermark or nil
 end
 
 -- Return the first members that are not skewed under a bound, as in slowest_first().

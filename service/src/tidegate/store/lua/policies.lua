@@ -68,6 +68,17 @@ function policy.by_kind(members)
   return flat, follower_members
 end
 
+local PARAMETERS = {'type', 'initial_lag', 'max_delay_ms', 'max_lull_ms', 'wall_clock_lag_ms', 'late_share', 'floor_ms',
+  'ceiling_ms', 'enough'}
+
+-- Return whether two policies differ.
+function policy.differs(a, b)
+  for _, name in ipairs(PARAMETERS) do
+    if a[name] ~= b[name] then return true end
+  end
+  return false
+end
+
 -- The lag of a policy
 
 function policy.is_target(rule) return rule.type == 'target_completeness' end
@@ -346,7 +357,7 @@ local function lag_of(rule, s)
   return policy.within(rule, sketch.lag_for(s, beyond))
 end
 
-local function wanted_lag(rule, own, pool)
+function target_completeness.wanted_lag(rule, own, pool)
   for _, s in ipairs({own, pool}) do
     if sketch.weight(s) >= rule.enough * ROW then return lag_of(rule, s) end
   end
@@ -369,6 +380,13 @@ local function is_surprised(rule, learned, lag, rows)
   return false
 end
 
+-- Return a learned lag (nil: not learned yet) after it has moved: it widens at once, and narrows in steps.
+function target_completeness.moved_lag(lag, wanted, steps)
+  if not lag or wanted > lag then return wanted end
+  for _ = 1, math.min(steps, constants.MAX_STEPS) do lag = lag - math.ceil((lag - wanted) / constants.NARROWING) end
+  return lag
+end
+
 -- Return the new learned state of a member (nil: no lag learned yet), and whether the learned lag was discarded.
 local function learn(rule, learned, rows, own, pool, steps)
   local lag = learned and policy.within(rule, learned.lag)
@@ -379,16 +397,12 @@ local function learn(rule, learned, rows, own, pool, steps)
     return {lag = policy.within(rule, math.max(lag, longest)), relearning = true, rows = 0, late = 0, highest = 0}, true
   end
   if learned and learned.relearning and learned.rows < rule.enough then return learned end
-  local wanted = wanted_lag(rule, own, pool)
+  local wanted = target_completeness.wanted_lag(rule, own, pool)
   if not wanted and learned and learned.relearning then wanted = lag_of(rule, own) end
   if not wanted then return learned end
   learned = learned or {rows = 0, late = 0, highest = 0}
-  if not lag or learned.relearning or wanted > lag then
-    learned.lag, learned.relearning = wanted, false
-    return learned
-  end
-  for _ = 1, math.min(steps, constants.MAX_STEPS) do lag = lag - math.ceil((lag - wanted) / constants.NARROWING) end
-  learned.lag = lag
+  if learned.relearning then lag = nil end
+  learned.lag, learned.relearning = target_completeness.moved_lag(lag, wanted, steps), false
   return learned
 end
 

@@ -18,15 +18,14 @@ function commands.status()
   for _, query in ipairs(missing) do
     if redis.call('ZSCORE', key.active, query .. '/') then active = active - 1 else idle = idle - 1 end
   end
-  local skew = limits.skew()
-  local skewed = skew and skew.map.count or 0
+  local skewed = limits.number_skewed()
   active = active - skewed
   if job.is_complete then active, skewed, idle, done = 0, 0, 0, known end
 
   local found = {revision = job.revision, max_event_time = job.max_event_time, max_watermark = job.max_watermark,
     active = active, skewed = skewed, idle = idle, done = done, all_idle = job.all_idle, emissions = job.emissions, throttled = job.throttled,
     last_contact_ms = job.last_contact, open_batches = redis.call('ZCARD', key.open_batches), holds = holds.in_order(),
-    missing_queries = missing}
+    missing_queries = missing, arrivals = limits.arrivals()}
   for i, value in ipairs(redis.call('HMGET', key.job, unpack(STATUS_FIELDS))) do found[STATUS_FIELDS[i]] = value or nil end
   local unread, skipped = {}, {}
   for _, query in ipairs(redis.call('ZRANGE', key.queries, 0, -1)) do
@@ -292,8 +291,8 @@ end
 -- args   most (number of holders)
 -- reply  config (JSON), unattended_ms, max_watermark, coalesced_watermark_since_ms, watermark_since_ms,
 --        retention (timestamp_history), holds, open_batches, substreams, queries (of these batches and substreams),
---        skew_bounds (see limits.first_holders; absent: no limit), skew (the skewed substreams: bound, count, members,
---        watermarks; absent: none), frame
+--        bounds (see limits.first_holders; absent: no limit), passed (see
+--        limits.passed_now), frame
 --        (bounds of the first frame that is not finished; absent: no frames, or a complete job)
 function commands.explain()
   local most = args.most
@@ -338,8 +337,8 @@ function commands.explain()
   return reply.finish({config = redis.call('HGET', key.job, 'config'), unattended_ms = job.unattended,
     max_watermark = job.max_watermark, coalesced_watermark_since_ms = job.coalesced_watermark_since,
     watermark_since_ms = job.watermark_since, retention = job.retention and timestamp_history.line(job.retention),
-    holds = holds.in_order(), open_batches = open, substreams = rows, queries = listed, skew_bounds = bounds,
-    skew = not job.is_complete and limits.skew() or nil,
+    holds = holds.in_order(), open_batches = open, substreams = rows, queries = listed, bounds = bounds,
+    passed = limits.passed_now(),
     frame = not job.is_complete and frames.first_unfinished() or nil})
 end
 

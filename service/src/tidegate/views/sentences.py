@@ -458,7 +458,7 @@ def _event_details(record: Mapping[str, Any]) -> list[list[Fragment]]:
 
 def _not_held(job: Mapping[str, Any]) -> list[Fragment]:
     watermark, substreams, next_step = job["watermark"], job.get("substreams"), job.get("next_step")
-    is_empty = substreams is not None and not any(substreams[state] for state in COUNTED_STATES)
+    is_empty = substreams is not None and not any(substreams.get(state) for state in COUNTED_STATES)
     if watermark is None and is_empty:
         ignored = ", except event times too far in the future, which are ignored" if job.get("future_rows") else ""
         return [f"No data reported yet{ignored}."]

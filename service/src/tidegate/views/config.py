@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_type_hints
 
 from pydantic import (
+    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     PrivateAttr,
@@ -145,8 +146,17 @@ class ConfigDocument(Request):
     """The complete configuration of a job.
 
     A change replaces the whole configuration, so an omitted member takes its default. Limits are in milliseconds of
-    processing time.
+    processing time, and `max_skew_ms` of event time. `arrival_target` needs `frames`.
     """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"properties": {"frames": {"type": "object"}}, "required": ["frames"]},
+                {"properties": {"arrival_target": {"type": "null"}}},
+            ]
+        }
+    )
 
     policy: AnyPolicy = Field(description="Policy of substreams that no override matches.")
     overrides: list[OverrideDocument] = Field(

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 from deltalake import DeltaTable
 
+from tests.support.lake import delta_rows
 from tests.support.waiting import until
 
 NOTES = "reader.jsonl"
@@ -136,7 +137,7 @@ def _files(directory: Path) -> dict[str, Any]:
 def _rows(table: str) -> dict[str, Any]:
     if not DeltaTable.is_deltatable(table):
         return {"rows": []}
-    return {"rows": [[*row.values()] for row in DeltaTable(table).to_pyarrow_table().to_pylist()]}
+    return {"rows": [[*row.values()] for row in delta_rows(table)]}
 
 
 def _written(answer: httpx.Response) -> int | None:

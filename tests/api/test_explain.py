@@ -155,3 +155,30 @@ def test_silent_substreams_are_not_waited_for_longer_than_rows_take_to_arrive(
     refused = http.put(path, json={"policy": status["config"]["policy"], "arrival_target": 0.9})
     assert refused.status_code == 422
     assert "declare frames" in refused.text
+
+
+def test_what_a_limit_on_skew_would_do(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    path = make_job()
+    report(http, path, a=5010, b=5510, c=6010, d=4009)
+    page = get_explanation(http, path, what_if_max_skew_ms=1000)
+    found = page["what_if_max_skew"]
+    assert (page["watermark"], found["coalesced_watermark"], found["passed"]["count"]) == (3999, 5000, 1)
+    assert get_explanation(http, path)["what_if_max_skew"] is None
+    assert get_explanation(http, path, what_if_max_skew_ms=2000)["what_if_max_skew"]["passed"] is None
+    assert get_explanation(http, path, what_if_arrival_target=0.9)["what_if_arrival_target"] is None, "no frames"
+
+
+def test_what_a_target_would_have_done(http: httpx.Client, make_job: Callable[..., str]) -> None:
+    """Arrival delays are measured with frames, also without a target."""
+    path = make_job(frames={"every": 50}, max_arrival_delay_ms=150, policy={"type": "limiting_lag", "lag_ms": 0})
+    until = time.monotonic() + 30
+    number, found = 0, dict[str, Any](delay_ms=None)
+    while found["delay_ms"] is None and time.monotonic() < until:
+        now_ms = http.get(path).json()["now_ms"]
+        commit_frames(http, path, number, {"a": now_ms, "b": now_ms - 20})
+        number += 1
+        found = get_explanation(http, path, what_if_arrival_target=0.5)["what_if_arrival_target"]
+    assert found["delay_ms"] is not None
+    assert found["delay_ms"] <= 150
+    assert found["measured"] >= found["needed"] == 2
+    assert http.get(path).json()["arrivals"] is None

@@ -247,6 +247,23 @@ def test_substreams_that_are_not_waited_for_are_named(run: Run, http: httpx.Clie
         assert fact in " ".join(re.sub("<[^>]*>", "", text).split())
 
 
+def test_what_a_limit_would_do(run: Run, http: httpx.Client, job_name: str) -> None:
+    path, hour = f"/v1/jobs/{job_name}", 3_600_000
+    http.put(path, json=CONFIG | {"frames": {"every": "hour"}}, headers={"If-None-Match": "*"}).raise_for_status()
+    times = {"HNL": BASE - 9 * hour, "BOS": BASE, "DEN": BASE}
+    commit_frames(http, path, 0, times)
+    shown = run("explain", job_name, "--what-if", "max_skew=6h", "--what-if", "arrival_target=0.998").stdout
+    text = " ".join(shown.split())
+    assert "max_skew 6 h would set HNL of q apart now, and move the watermark to " in text
+    assert "It has sent 1 row in batches so far; those below the new watermark would be late." in text
+    assert "arrival_target 99.8 % is not known yet: it needs 500 rows" in text
+    assert "would set no substream apart now" in run("explain", job_name, "--what-if", "max_skew=1d").stdout
+    for wrong in ("skew=6h", "arrival_target=7", "arrival_target=most", "lag=1h", "max_skew=six", "max_skew=0s"):
+        assert "write max_skew=DURATION" in run("explain", job_name, "--what-if", wrong, status=2).output
+    twice = run("explain", job_name, "--what-if", "max_skew=1h", "--what-if", "max_skew=2h", status=2)
+    assert "each once" in twice.output
+
+
 def test_wait_outlives_a_restart(tmp_path: Path) -> None:
     """The command is in scripts that run for hours. `watch --json` ends with the job, as `watch` does."""
     process = CoordinatorProcess(tmp_path / "data")

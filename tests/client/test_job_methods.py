@@ -116,6 +116,9 @@ def test_a_hold_keeps_the_watermark_until_its_release(flights: Job) -> None:
     report(flights, a=BASE + 120_000, b=BASE + 120_000)
     assert flights.status()["watermark"] == BASE
     assert flights.explain(limit=1)["holders"][0]["hold"] == name
+    asked = flights.explain(what_if_max_skew=timedelta(hours=6), what_if_arrival_target=0.99)
+    assert asked["what_if_max_skew"]["limit_ms"] == 21_600_000
+    assert asked["what_if_arrival_target"] is None, "the job has no frames"
     flights.release(name, "audit & more")
     assert flights.status()["watermark"] == BASE + 110_000
     assert actions(flights)[-1] == ("release", "audit & more")

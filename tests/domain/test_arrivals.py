@@ -3,8 +3,7 @@
 import math
 import random
 import secrets
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,50 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.domain.batches import OTHER, RUN
+from tests.domain.batches import FRAME, HIGHEST_MS, LEARNING, OTHER, RUN, read
 from tests.support.machine import JobMachine
-from tidegate.domain.batches import BeginOptions, PartitionReport
 from tidegate.domain.calendar import HOUR_MS, Frames
-from tidegate.domain.completeness import BatchAccounting, RowCounts
 from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import InvalidConfig
-from tidegate.domain.job import Run
 from tidegate.domain.limits import arrival_delay, passed_substreams
 from tidegate.domain.policies import LimitingLag
 from tidegate.domain.values import DIRECT
 from tidegate.domain.views import explain, status
 
-FRAME, HIGHEST_MS = 10, 100
-CONFIG = JobConfig(
-    LimitingLag(0),
-    frames=Frames(FRAME),
-    arrival_target=0.9,
-    max_arrival_delay_ms=HIGHEST_MS,
-    max_future_skew_ms=None,
-    delay_half_life_ms=200,
-)
 SILENT = {"fast": 1000, "silent": 1000}
 """Substreams in a first batch, after which one of them is silent."""
-
-
-def read(
-    job: JobMachine,
-    batch_id: int,
-    event_times: Mapping[str, int | Iterable[int]],
-    now_ms: int,
-    run: Run = RUN,
-    age_ms: int | None = 0,
-) -> int | None:
-    """Run a batch that has read all input of at least an age (None: unknown); return its pinned watermark."""
-    rows = {name: [times] if isinstance(times, int) else [*times] for name, times in event_times.items()}
-    pinned: int | None = job.begin(run, batch_id, now_ms, BeginOptions(input_age_ms=age_ms)).pinned_watermark
-    job.stage(run, batch_id, PartitionReport(0, {name: max(times) for name, times in rows.items()}), now_ms)
-    length = job.config.frames.length if job.config.frames else FRAME
-    by_frame = Counter(time // length * length for times in rows.values() for time in times)
-    counts = [RowCounts(len(times), 0, 0, 0, 0) for times in rows.values()]
-    frames = tuple((start, count, 0, 0) for start, count in by_frame.items())
-    job.commit(run, batch_id, BatchAccounting(tuple(rows), tuple(counts), frames=frames), now_ms)
-    return pinned
 
 
 def bound(job: JobMachine) -> int | None:
@@ -65,7 +32,7 @@ def bound(job: JobMachine) -> int | None:
 
 def learned() -> JobMachine:
     """Return a job that has learned that its rows arrive up to 21 ms after their frame."""
-    job = JobMachine(CONFIG, 1000)
+    job = JobMachine(LEARNING, 1000)
     for number in range(60):
         now_ms = 1000 + FRAME * number
         read(job, number, {"fast": now_ms, "slow": [now_ms - 30]}, now_ms)
@@ -74,11 +41,11 @@ def learned() -> JobMachine:
 
 def test_a_target_needs_frames() -> None:
     with pytest.raises(InvalidConfig, match="declare frames"):
-        replace(CONFIG, frames=None)
+        replace(LEARNING, frames=None)
 
 
 def test_before_it_has_learned_the_watermark_waits_for_the_highest_delay() -> None:
-    job = JobMachine(CONFIG, 1000)
+    job = JobMachine(LEARNING, 1000)
     read(job, 0, SILENT, 1000)
     for number in range(1, 9):
         now_ms = 1000 + 20 * number
@@ -90,7 +57,7 @@ def test_before_it_has_learned_the_watermark_waits_for_the_highest_delay() -> No
 
 def test_nothing_moves_without_proof() -> None:
     """Neither a batch that may have left input, nor a query that has read nothing, nor a report proves silence."""
-    job = JobMachine(CONFIG, 1000)
+    job = JobMachine(LEARNING, 1000)
     read(job, 0, SILENT, 1000)
     read(job, 1, {"fast": 1500}, 1500, age_ms=None)
     job.sweep(1900)
@@ -110,7 +77,7 @@ def test_nothing_moves_without_proof() -> None:
 
 
 def test_a_missing_query_proves_nothing() -> None:
-    job = JobMachine(replace(CONFIG, expected_queries=(OTHER.query,)), 1000)
+    job = JobMachine(replace(LEARNING, expected_queries=(OTHER.query,)), 1000)
     read(job, 0, SILENT, 1000)
     read(job, 1, {"fast": 2000}, 2000)
     assert (job.watermark, bound(job)) == (None, None)
@@ -174,7 +141,7 @@ def test_old_data_teaches_nothing_and_its_silence_means_nothing() -> None:
     after = arrival_delay(job)
     assert after is not None
     assert (after.delay_ms, after.late - before.late) == (before.delay_ms, 20 * 50), "they are late"
-    replay = JobMachine(CONFIG, 100_000)
+    replay = JobMachine(LEARNING, 100_000)
     for number in range(40):
         read(replay, number, {"fast": 1000 + 100 * number, "slow": 900 + 100 * number}, 100_000 + number)
     assert bound(replay) is None
@@ -214,7 +181,7 @@ def test_when_all_substreams_are_silent_the_last_frame_is_complete_and_the_water
         job.heartbeat(RUN, now_ms, now_ms)
     assert last_end is not None
     assert job.watermark == last_end + HIGHEST_MS - delay_ms
-    new = JobMachine(CONFIG, 1000)
+    new = JobMachine(LEARNING, 1000)
     read(new, 0, SILENT, 1000)
     read(new, 1, {"fast": 1000}, 1000)
     new.heartbeat(RUN, 5000, 5000)
@@ -223,7 +190,7 @@ def test_when_all_substreams_are_silent_the_last_frame_is_complete_and_the_water
 
 def test_one_old_row_or_one_fast_clock_does_not_end_learning() -> None:
     for event_time in (1000 - 90, 10**9):
-        job = JobMachine(CONFIG, 1000)
+        job = JobMachine(LEARNING, 1000)
         read(job, 0, {"fast": 1000}, 1000)
         for number in range(1, 9):
             now_ms = 1000 + FRAME * number
@@ -235,21 +202,21 @@ def test_another_target_is_learned_from_the_same_rows() -> None:
     job = learned()
     before = arrival_delay(job)
     assert before is not None
-    job.configure(replace(CONFIG, arrival_target=0.8), job.now_ms)
+    job.configure(replace(LEARNING, arrival_target=0.8), job.now_ms)
     after = arrival_delay(job)
     assert after is not None
     assert (after.is_learned, after.rows) == (True, 0)
     assert after.delay_ms <= before.delay_ms
-    job.configure(replace(CONFIG, arrival_target=0.9999), job.now_ms)
+    job.configure(replace(LEARNING, arrival_target=0.9999), job.now_ms)
     assert arrival_delay(job).is_learned is False, "it needs more rows"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("change", [{"frames": Frames(20)}, {"max_arrival_delay_ms": 2 * HIGHEST_MS}])
 def test_other_frames_and_a_higher_maximum_start_again(change: dict[str, Any]) -> None:
     job = learned()
-    job.configure(replace(CONFIG, **change), job.now_ms)
+    job.configure(replace(LEARNING, **change), job.now_ms)
     assert arrival_delay(job).is_learned is False  # type: ignore[union-attr]
-    job.configure(replace(CONFIG, arrival_target=None), job.now_ms)
+    job.configure(replace(LEARNING, arrival_target=None), job.now_ms)
     assert arrival_delay(job) is None
 
 
@@ -287,7 +254,7 @@ def test_it_never_lowers_the_watermark_and_moves_only_with_proof(
     steps: list[tuple[str, int, int, bool]], target: float
 ) -> None:
     """At each moment, the watermark is at least as high as without a target, and never above what is proven."""
-    with_target, without = (JobMachine(replace(CONFIG, arrival_target=each), 1000) for each in (target, None))
+    with_target, without = (JobMachine(replace(LEARNING, arrival_target=each), 1000) for each in (target, None))
     now_ms, proven_ms, last = 1000, -math.inf, -math.inf
     for number, (name, age, pause, is_known) in enumerate(steps):
         now_ms += pause

@@ -201,7 +201,7 @@ def target_completeness(
     Raises:
         InvalidUsage: If ``target`` is not such a share, or another argument is invalid as in :func:`limiting_lag`.
     """
-    share = _share("target", target)
+    share = share_of_rows("target", target)
     if min_rows is not None and (isinstance(min_rows, bool) or not isinstance(min_rows, int) or min_rows < 1):
         raise InvalidUsage(f"min_rows must be a whole number, 1 or more; it is {min_rows!r}.")
     policy: JobConfig = {
@@ -239,7 +239,8 @@ def _milliseconds(name: str, duration: Any) -> int:
     return milliseconds(name, duration, 1 if name in _POSITIVE else 0)
 
 
-def _share(name: str, share: Any) -> float:
+def share_of_rows(name: str, share: Any) -> float:
+    """Return a target; raise InvalidUsage if it is none."""
     is_number = isinstance(share, (int, float)) and not isinstance(share, bool)
     if not is_number or not LOWEST_TARGET <= share <= HIGHEST_TARGET:
         raise InvalidUsage(
@@ -256,7 +257,7 @@ def _config(policy: JobConfig, limits: Limits) -> JobConfig:
             config[f"{name}_ms"] = None if duration is None else _milliseconds(name, duration)
     if "arrival_target" in limits:
         target = limits["arrival_target"]
-        config["arrival_target"] = None if target is None else _share("arrival_target", target)
+        config["arrival_target"] = None if target is None else share_of_rows("arrival_target", target)
         if target is not None and limits.get("frames") is None:
             raise InvalidUsage("arrival_target needs frames, such as frames='hour'; set frames too.")
     if limits.get("overrides"):

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from tidegate_spark.arguments import check_list, name_given, time_number
 from tidegate_spark.batch import ROW_CLASSES
-from tidegate_spark.config import milliseconds
+from tidegate_spark.config import milliseconds, share_of_rows
 from tidegate_spark.errors import InvalidUsage
 from tidegate_spark.protocol.connection import JobConnection
 from tidegate_spark.substreams import Values
@@ -164,15 +164,31 @@ class JobReads:
         """
         return self.connection.watch(kind)
 
-    def explain(self, limit: int = 3) -> dict[str, Any]:
+    def explain(
+        self,
+        limit: int = 3,
+        *,
+        what_if_max_skew: timedelta | None = None,
+        what_if_arrival_target: float | None = None,
+    ) -> dict[str, Any]:
         """Return the holders of the watermark, their deadlines, and the watermark without them.
 
         Role of the key: any.
 
         Args:
             limit: Number of holders to list, 1 to 10.
+            what_if_max_skew: Another ``max_skew``, whose effect now the result includes.
+            what_if_arrival_target: Another ``arrival_target``, whose effect in the recorded past the result includes.
+
+        Raises:
+            InvalidUsage: If a what-if is no value of its setting.
         """
-        return self._get(":explain", limit=limit)
+        asked: dict[str, Any] = {}
+        if what_if_max_skew is not None:
+            asked["what_if_max_skew_ms"] = milliseconds("what_if_max_skew", what_if_max_skew, 1)
+        if what_if_arrival_target is not None:
+            asked["what_if_arrival_target"] = share_of_rows("what_if_arrival_target", what_if_arrival_target)
+        return self._get(":explain", limit=limit, **asked)
 
     def holders(self, within: Literal["15m", "1h", "6h", "1d"] = "1h", limit: int = 10) -> dict[str, Any]:
         """Return for how long each substream, query and hold has held the watermark, in total and by hour.

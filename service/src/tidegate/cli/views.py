@@ -24,6 +24,7 @@ from tidegate.cli.options import (
 from tidegate.domain.history import HolderRange
 from tidegate.domain.job import COUNTED_STATES
 from tidegate.domain.policies import HIGHEST_TARGET, LOWEST_TARGET
+from tidegate.domain.values import EXACT_DOUBLE
 from tidegate.escapes import visible
 from tidegate.times import format_difference, format_duration, format_time
 from tidegate.views.sentences import (
@@ -38,6 +39,8 @@ from tidegate.views.sentences import (
     status_sentence,
     unit_hint,
     waiting_frame_sentence,
+    what_if_arrivals_text,
+    what_if_skew_sentence,
     written_sentence,
 )
 
@@ -174,16 +177,26 @@ def _show_substreams(substreams: Iterable[Mapping[str, Any]], now_ms: int) -> No
 def explain(
     job: Job,
     limit: Annotated[int, typer.Option(min=1, max=10, help="Number of holders to list.")] = 3,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also show what max_skew=6h would do now, or what arrival_target=0.998 would have done in the "
+            "recorded past. Repeatable.",
+            metavar="LIMIT=VALUE",
+        ),
+    ] = None,
     url: Url = LOCAL_URL,
     as_json: AsJson = False,
 ) -> None:
     """Show the holders of the watermark, their deadlines, and the watermark without them."""
     coordinator = Coordinator(url)
-    explanation = coordinator.job("GET", job, ":explain", params={"limit": limit})
+    asked = _what_ifs(what_if or ())
+    explanation = coordinator.job("GET", job, ":explain", params={"limit": limit} | asked)
     if as_json:
         show_json(explanation)
         return
-    show(job_sentence(coordinator.job("GET", job) | explanation))
+    status = coordinator.job("GET", job)
+    show(job_sentence(status | explanation))
     for passed in explanation.get("passed", ()):  # an earlier coordinator has no such limits
         show(plain_text(passed_sentence(passed), explanation["now_ms"]))
     show_written(explanation)
@@ -204,6 +217,39 @@ def explain(
     _show_partitions(explanation.get("offsets") or {})
     if explanation["next_step"] is not None:
         show(f"Next throttle step: {format_time(explanation['next_step'])}")
+    if "what_if_max_skew_ms" in asked:
+        sentence = what_if_skew_sentence(explanation["what_if_max_skew"], explanation["coalesced_watermark"])
+        show(plain_text(sentence, now_ms))
+    if "what_if_arrival_target" in asked:
+        highest_ms = status["config"]["max_arrival_delay_ms"]
+        show(what_if_arrivals_text(explanation["what_if_arrival_target"], highest_ms))
+
+
+def _what_ifs(options: Iterable[str]) -> dict[str, str]:
+    """Return the parameters of a request for limits and their values.
+
+    Raises:
+        typer.BadParameter: If a limit or its value is unknown, or a limit is given twice.
+    """
+    asked: dict[str, str] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        wrong = typer.BadParameter(
+            f"{option!r}: write max_skew=DURATION, such as max_skew=6h, or arrival_target=SHARE, a share of the rows "
+            f"from {LOWEST_TARGET} to {HIGHEST_TARGET}; each once.",
+            param_hint="--what-if",
+        )
+        try:
+            number = duration_ms(value) if name == "max_skew" else float(value)
+        except (ValueError, typer.BadParameter):
+            raise wrong from None
+        bounds = {"max_skew": (1, EXACT_DOUBLE.highest), "arrival_target": (LOWEST_TARGET, HIGHEST_TARGET)}
+        lowest, highest = bounds.get(name, (1, 0))
+        parameter = f"what_if_{name}_ms" if name == "max_skew" else f"what_if_{name}"
+        if not lowest <= number <= highest or parameter in asked:
+            raise wrong
+        asked[parameter] = str(number)
+    return asked
 
 
 def holders(

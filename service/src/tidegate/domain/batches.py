@@ -211,7 +211,9 @@ def _open(
     wrote_results(job, run.query)
     query.input_known_until_ms = None if options.input_age_ms is None else job.now_ms - options.input_age_ms
     query.begun_merged = merged_watermark(job)
-    query.begun_proven_ms = min(job.proven_ms, query.proven_ms, key=by_value)
+    # A job without a target does not read what its other queries have proven, which costs a read of each.
+    has_target = job.config.arrival_target is not None
+    query.begun_proven_ms = min(job.proven_ms, query.proven_ms, key=by_value) if has_target else query.proven_ms
     query.staged = Staged()
     query.pinned_watermarks[batch_id] = pinned
     oldest = batch_id - max(options.keep, PINNED_WATERMARKS_KEPT)

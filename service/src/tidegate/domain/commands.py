@@ -78,7 +78,6 @@ def create(job: JobState, audit: AuditInfo = NO_AUDIT) -> JobWatermark:
     """Start a new job from its configuration and processing time."""
     job.completed_ms = job.coalesced_watermark_since_ms = job.watermark_since_ms = job.now_ms
     _retain(job)
-    start_learning(job)
     declare_frames(job, None)
     job.history.write(job.now_ms, Kind.CREATED, actor=audit.actor, reason=audit.reason)
     _expect_queries(job)
@@ -557,7 +556,6 @@ def reset(job: JobState, now_ms: int, state_epoch: str, audit: AuditInfo = NO_AU
     for counts in (job.row_counts, job.reported_rows, job.future_rows, job.diverted_rows, job.delays):
         counts.clear()
     job.delay_statistics, job.ledger, job.arrivals = DelayStatistics(), Ledger(), Arrivals()
-    start_learning(job)
     job.recorded = (None, None, None)
     _record_action(job, "reset", audit)
     _expect_queries(job)

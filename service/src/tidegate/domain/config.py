@@ -196,6 +196,10 @@ def _limit(description: str, *, example: int, effect: str) -> Any:
     return parameter(description, minimum=1, example=example, default=None, effect=effect)
 
 
+USUAL_TARGET = 0.999
+"""Target for which a job without ``arrival_target`` keeps enough arrival delays."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobConfig:
     """The configuration of one job. Limits are in milliseconds of processing time, and ``max_skew_ms`` of event time.
@@ -306,15 +310,18 @@ class JobConfig:
                 problem = f"A pattern may have at most {MAX_WILDCARDS} wildcards (*); {override.pattern!r} has more."
                 raise InvalidConfig(f"overrides.{number}.substreams", problem)
 
-    @property
-    def arrival_policy(self) -> TargetCompleteness | None:
-        """The rule by which the job learns its arrival delay; None without ``arrival_target``."""
-        if self.arrival_target is None:
+    def arrival_policy(self, target: float | None = None) -> TargetCompleteness | None:
+        """Return the rule by which a job with frames learns its arrival delay; None without frames.
+
+        Args:
+            target: Another target than that of the job. A job without a target measures the delays as for
+                :data:`USUAL_TARGET`.
+        """
+        if self.frames is None:
             return None
-        highest = self.max_arrival_delay_ms
+        target, highest = target or self.arrival_target or USUAL_TARGET, self.max_arrival_delay_ms
         # A further row is older than the oldest of n rows with a probability of 1 / (n + 1).
-        enough = math.ceil(1 / (1 - self.arrival_target))
-        return TargetCompleteness(self.arrival_target, highest, ceiling_ms=highest, min_rows=enough)
+        return TargetCompleteness(target, highest, ceiling_ms=highest, min_rows=math.ceil(1 / (1 - target)))
 
     def policies(self) -> tuple[Policy, ...]:
         """Return every policy that a substream of this job may have."""

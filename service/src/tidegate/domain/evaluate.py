@@ -103,7 +103,7 @@ def evaluate(job: JobState, cap: int | None = None, *, is_sweep: bool = False) -
     job.all_idle = not counting
     job.proven_ms = None if job.config.arrival_target is None else proven_until(job)
     watermarks = [substream.watermark for substream in (*counting.values(), *polled)]
-    is_retained = merge(job, _minimum(job, cap), watermarks, is_sweep)
+    is_retained = merge(job, minimum(job, cap), watermarks, is_sweep)
     if above(job.coalesced_watermark, before):
         _record_limits(job, is_retained)
     if was_all_idle and not job.all_idle:
@@ -240,7 +240,7 @@ def state_of(
 # The coalesced watermark C
 
 
-def _minimum(job: JobState, cap: int | None) -> int | None:
+def minimum(job: JobState, cap: int | None) -> int | None:
     """Return the lowest watermark of the substreams that hold C; None if any has no watermark, or no substream holds C.
 
     It is at least as high as :func:`tidegate.domain.limits.arrival_bound`, and as without ``max_skew_ms``. The cap

@@ -138,8 +138,8 @@ class Arrivals:
     """The arrival delays of a job's rows, and the learned one; see :mod:`tidegate.domain.limits`.
 
     ``learned`` is the learned arrival delay in milliseconds; None until it is learned. ``first_end`` and ``last_end``
-    are the first and the highest end of a frame with rows. ``rows`` is the number of rows that were measured, and
-    ``late`` that of the rows that arrived after the delay in force.
+    are the first and the highest end of a frame with rows. ``rows`` is the number of rows whose delay is known.
+    ``late`` of them arrived after the delay in force, and ``too_old`` of them later than the highest delay.
     """
 
     learned: int | None = None
@@ -148,6 +148,7 @@ class Arrivals:
     last_end: int | None = None
     rows: int = 0
     late: int = 0
+    too_old: int = 0
 
 
 @dataclass(slots=True)
@@ -158,16 +159,16 @@ class Query:
     part of the current run, as reported. *Observed time* excludes this time. ``idle_clock_observed_ms`` is the observed
     time at which the query was last caught up. ``begun_observed_ms`` is that of the job when the latest batch began.
     ``begun_merged`` is the merged watermark at that time. The query has read all input up to the processing time
-    ``proven_ms``. ``begun_proven_ms`` is the lower one of this and that of the job, when the latest batch began. The
-    open batch and earlier batches contain all input up to the processing time ``input_known_until_ms``; None if
-    unknown. ``previous`` is the latest batch of this checkpoint when the open batch began, and ``previous_open`` tells
-    whether it was open then. ``released`` is true if the open batch no longer holds W. ``retired`` is true if only a
-    new run may continue the query. If ``tells_output`` is true, the client tells the *output watermark* of the query:
-    everything that its functions write for event times below ``output_watermark`` is written. ``begun_revision`` is the
-    revision of the configuration when the latest batch began. ``confirmed_ms`` is the observed time of the job at which
-    the query last gave evidence for all its idle substreams, if the job declares frames: it had read all their input up
-    to the processing time ``confirmed_until_ms``. ``outputs`` contains the versions of the tables that the query
-    writes, by table, the one told last at the end.
+    ``proven_ms``. ``begun_proven_ms`` is this time when the latest batch began, or with ``arrival_target`` that of the
+    job, if lower. The open batch and earlier batches contain all input up to the processing time
+    ``input_known_until_ms``; None if unknown. ``previous`` is the latest batch of this checkpoint when the open batch
+    began, and ``previous_open`` tells whether it was open then. ``released`` is true if the open batch no longer holds
+    W. ``retired`` is true if only a new run may continue the query. If ``tells_output`` is true, the client tells the
+    *output watermark* of the query: everything that its functions write for event times below ``output_watermark`` is
+    written. ``begun_revision`` is the revision of the configuration when the latest batch began. ``confirmed_ms`` is
+    the observed time of the job at which the query last gave evidence for all its idle substreams, if the job declares
+    frames: it had read all their input up to the processing time ``confirmed_until_ms``. ``outputs`` contains the
+    versions of the tables that the query writes, by table, the one told last at the end.
     """
 
     query_id: str

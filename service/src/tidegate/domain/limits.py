@@ -62,38 +62,48 @@ def is_skewed(substream: Substream, bound: int | None) -> bool:
 # Rows that seldom arrive
 
 
-def start_learning(job: JobState, before: JobConfig | None = None) -> None:
+def start_learning(job: JobState, before: JobConfig) -> None:
     """Follow the configuration of a job; ``before`` is the previous one.
 
-    What was learned with other frames, or with a lower highest delay, is void.
+    What was measured with other frames, or with a lower highest delay, is void.
     """
-    policy, frames, highest_ms = job.config.arrival_policy, job.config.frames, job.config.max_arrival_delay_ms
-    if policy is None or before is None or before.arrival_policy is None:
+    frames, frames_before = job.config.frames, before.frames
+    is_same = frames is not None and frames_before is not None and frames.identity == frames_before.identity
+    if not is_same or job.config.max_arrival_delay_ms > before.max_arrival_delay_ms:
         job.arrivals = Arrivals()
+    elif job.config.arrival_policy() != before.arrival_policy() or job.config.arrival_target != before.arrival_target:
+        job.arrivals.rows = job.arrivals.late = job.arrivals.too_old = 0
+        job.arrivals.learned = None
+        _move_delay(job, 0)
+
+
+def _move_delay(job: JobState, steps: int) -> None:
+    """Learn the arrival delay from the measured rows, if there is a target and they suffice; ``steps``: see Sketch."""
+    policy, arrivals = job.config.arrival_policy(), job.arrivals
+    if policy is None or job.config.arrival_target is None:
         return
-    assert frames is not None and before.frames is not None
-    if frames.identity != before.frames.identity or highest_ms > before.max_arrival_delay_ms:
-        job.arrivals = Arrivals()
-    elif policy != before.arrival_policy:
-        job.arrivals.rows = job.arrivals.late = 0
-        job.arrivals.learned = _wanted_delay_ms(job, policy)
+    wanted = wanted_delay_ms(arrivals, policy)
+    if wanted is not None:
+        before = None if arrivals.learned is None else policy.within(arrivals.learned)
+        arrivals.learned = moved_lag(before, wanted, steps)
 
 
-def _delay_ms(job: JobState, policy: TargetCompleteness) -> int:
-    """Return the arrival delay in force."""
-    learned = job.arrivals.learned
-    return policy.initial_lag if learned is None else policy.within(learned)
-
-
-def _wanted_delay_ms(job: JobState, policy: TargetCompleteness) -> int | None:
+def wanted_delay_ms(arrivals: Arrivals, policy: TargetCompleteness) -> int | None:
     """Return the arrival delay for the measured rows; None if they do not suffice."""
-    arrivals = job.arrivals
     if arrivals.first_end is None or arrivals.last_end is None:
         return None
     # Until then, a row with the highest delay cannot have arrived.
-    if arrivals.last_end - arrivals.first_end < job.config.max_arrival_delay_ms:
+    if arrivals.last_end - arrivals.first_end < policy.initial_lag:
         return None
     return policy.wanted_lag(arrivals.sketch, arrivals.sketch)
+
+
+def _delay_ms(job: JobState) -> int | None:
+    """Return the arrival delay in force; None without a target."""
+    policy, learned = job.config.arrival_policy(), job.arrivals.learned
+    if policy is None or job.config.arrival_target is None:
+        return None
+    return policy.initial_lag if learned is None else policy.within(learned)
 
 
 def learn_arrivals(job: JobState, proven_ms: int | None, rows: Iterable[RowsOfHour]) -> None:
@@ -106,11 +116,11 @@ def learn_arrivals(job: JobState, proven_ms: int | None, rows: Iterable[RowsOfHo
         proven_ms: The processing time up to which the query of the batch, and the other queries, had read all input.
         rows: For each frame, a time in the frame, and its number of rows, updated rows and late rows.
     """
-    arrivals, policy, frames = job.arrivals, job.config.arrival_policy, job.config.frames
+    arrivals, policy, frames = job.arrivals, job.config.arrival_policy(), job.config.frames
     if policy is None or frames is None or proven_ms is None:
         return
     recent, ends = Counter[int](), list[int]()
-    delay_ms, highest_ms, has_begun = _delay_ms(job, policy), job.config.max_arrival_delay_ms, bool(arrivals.rows)
+    delay_ms, highest_ms, has_begun = _delay_ms(job), job.config.max_arrival_delay_ms, bool(arrivals.rows)
     for time, count, *_ in rows:
         end = frames.end_after(time)
         # At the delay after its end, a frame is complete, so a row that arrives then is late.
@@ -118,10 +128,12 @@ def learn_arrivals(job: JobState, proven_ms: int | None, rows: Iterable[RowsOfHo
         if not count or time > job.now_ms or (delay > highest_ms and not has_begun):
             continue
         arrivals.rows += count
-        arrivals.late += count if delay > delay_ms else 0
+        arrivals.late += count if delay_ms is not None and delay > delay_ms else 0
         if delay <= highest_ms:
             recent[bucket_of(delay)] += count
             ends.append(end)
+        else:
+            arrivals.too_old += count
     if not ends:
         return
     if arrivals.first_end is None:
@@ -133,9 +145,7 @@ def learn_arrivals(job: JobState, proven_ms: int | None, rows: Iterable[RowsOfHo
     if sketch.weight < policy.window * ROW:  # a high target needs more rows than a half-life may have
         sketch.weights = weights
     sketch.add(recent.items())
-    wanted = _wanted_delay_ms(job, policy)
-    if wanted is not None:
-        arrivals.learned = moved_lag(None if arrivals.learned is None else delay_ms, wanted, steps)
+    _move_delay(job, steps)
 
 
 def proven_until(job: JobState) -> int | None:
@@ -159,12 +169,12 @@ def arrival_bound(job: JobState) -> int | None:
     """
     if job.known_bounds is not None:
         return job.known_bounds.get(_number_counting(job), (None, None))[1]
-    policy, last_end, proven_ms = job.config.arrival_policy, job.arrivals.last_end, job.proven_ms
-    if policy is None or last_end is None or proven_ms is None:
+    delay_ms, last_end, proven_ms = _delay_ms(job), job.arrivals.last_end, job.proven_ms
+    if delay_ms is None or last_end is None or proven_ms is None:
         return None
     # If all substreams are silent, the source may be down, and deliver later what it has.
     reached_ms = min(proven_ms, job.numbers.plus(last_end, job.config.max_arrival_delay_ms))
-    return job.numbers.minus(reached_ms, _delay_ms(job, policy))
+    return job.numbers.minus(reached_ms, delay_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +202,11 @@ class ArrivalDelay:
 
 def arrival_delay(job: JobState) -> ArrivalDelay | None:
     """Return the arrival delay of a job; None without ``arrival_target``."""
-    arrivals, policy = job.arrivals, job.config.arrival_policy
-    if policy is None:
+    arrivals, target, delay_ms = job.arrivals, job.config.arrival_target, _delay_ms(job)
+    if target is None or delay_ms is None:
         return None
-    is_learned, delay_ms = arrivals.learned is not None, _delay_ms(job, policy)
-    return ArrivalDelay(
-        policy.target, delay_ms, is_learned, job.proven_ms, arrival_bound(job), arrivals.rows, arrivals.late
-    )
+    is_learned = arrivals.learned is not None
+    return ArrivalDelay(target, delay_ms, is_learned, job.proven_ms, arrival_bound(job), arrivals.rows, arrivals.late)
 
 
 # All limits
@@ -256,10 +264,10 @@ def passed_substreams(job: JobState) -> list[PassedByLimit]:
     """Return the substreams that count, and that the watermark passes now because of a limit, by limit."""
     if job.is_complete:
         return []
-    below_median, policy = skew_bound(job), job.config.arrival_policy
+    below_median = skew_bound(job)
     limits = [
         ("max_skew_ms", job.config.max_skew_ms or 0, below_median),
-        ("arrival_target", 0 if policy is None else _delay_ms(job, policy), arrival_bound(job)),
+        ("arrival_target", _delay_ms(job) or 0, arrival_bound(job)),
     ]
     found = []
     for limit, limit_ms, bound in limits:

@@ -544,7 +544,7 @@ def compile_config(config: JobConfig) -> str:
             ),
         ],
         "throttle": _compiled(config.throttle),
-        "arrivals": None if config.arrival_policy is None else _compiled(config.arrival_policy),
+        "arrivals": None if (arrivals := config.arrival_policy()) is None else _compiled(arrivals),
         "frames": None if config.frames is None else _compiled_frames(config.frames),
         "expected_queries": list(config.expected_queries),
         **{name: getattr(config, name) for name in declarations(config) if name not in UNUSED},

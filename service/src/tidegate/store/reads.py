@@ -74,9 +74,28 @@ class JobReads:
                     found[job] = error
         return found
 
-    async def held(self, job: str, most: int, now_ms: int | None = None) -> Snapshot:
-        """Sweep a job, and return the data that explains its first ``most`` holders and the next holder."""
-        return Snapshot(await self._functions.run("explain", job, now_ms, most=most + 1))
+    async def held(
+        self,
+        job: str,
+        most: int,
+        now_ms: int | None = None,
+        *,
+        what_if_skew_ms: int | None = None,
+        what_if_target: bool = False,
+    ) -> Snapshot:
+        """Sweep a job, and return the data that explains its first ``most`` holders and the next holder.
+
+        Args:
+            job: The job.
+            most: Number of holders.
+            now_ms: Processing time; None for the clock of Redis.
+            what_if_skew_ms: Another limit on skew, of which the snapshot contains the effect.
+            what_if_target: Whether the snapshot contains the measured arrival delays.
+        """
+        more: dict[str, Any] = {} if what_if_skew_ms is None else {"what_if_skew_ms": what_if_skew_ms}
+        if what_if_target:
+            more["what_if_target"] = True
+        return Snapshot(await self._functions.run("explain", job, now_ms, most=most + 1, **more))
 
     async def count_substreams(self, job: str) -> int:
         """Return the number of substreams, including placeholders of missing queries; 0 if the job does not exist."""

@@ -14,6 +14,7 @@ from tidegate.domain.errors import StateDamaged
 from tidegate.domain.frames import FrameBounds, FrameCounts, FrameStatus, frame_status
 from tidegate.domain.history import LISTS, NUMBERS, Record, Sample
 from tidegate.domain.job import (
+    Arrivals,
     Completion,
     Consumer,
     ConsumerPosition,
@@ -36,6 +37,7 @@ from tidegate.domain.prediction import Predictor, pace_of
 from tidegate.domain.results import Begun, Committed, Effect, Holder, HoldReason, JobWatermark
 from tidegate.domain.values import SubstreamKey, matches, member
 from tidegate.domain.views import Health, JobSummary, QueryStatus, SubstreamStatus, health, sorted_outputs
+from tidegate.domain.what_if import WhatIfSkew
 from tidegate.store.functions import Reply, map_of
 
 Row = TypeVar("Row")
@@ -611,12 +613,22 @@ class Snapshot:
     @property
     def passed(self) -> list[PassedByLimit]:
         """The substreams that count, and that the watermark passes because of a limit, by limit."""
-        found = []
-        for of in map(map_of, self.reply.get("passed", ())):
-            watermarks = (None if at == "" else at for at in of["watermarks"])
-            lowest = zip(watermarks, map(substream_key, of["members"]), strict=True)
-            found.append(PassedByLimit.of(of["limit"], of["limit_ms"], of["bound"], of["count"], lowest))
-        return found
+        return [_passed(map_of(each)) for each in self.reply.get("passed", ())]
+
+    def what_if_skew(self, limit_ms: int) -> WhatIfSkew:
+        """Return the effect of the limit on skew with which the snapshot was read."""
+        of = map_of(self.reply["skew"]) if "skew" in self.reply else {}
+        passed = None if of.get("passed") is None else _passed(map_of(of["passed"]))
+        watermark = self.state.coalesced_watermark if not of else of.get("coalesced_watermark")
+        return WhatIfSkew(limit_ms, watermark, passed, of.get("rows", 0))
+
+    @property
+    def arrivals(self) -> tuple[Arrivals, int | None]:
+        """The measured arrival delays, and up to when the queries have read all input, if the read asked for them."""
+        if "arrivals" not in self.reply:
+            return Arrivals(), None
+        of = map_of(self.reply["arrivals"])
+        return row_of(Arrivals, of, sketch=sketch(of.get("sketch")), late=0), of.get("proven_ms")
 
     @property
     def frame(self) -> FrameBounds | None:
@@ -675,6 +687,12 @@ class Snapshot:
                 of.get("max_event_time"),
                 watermark,
             )
+
+
+def _passed(of: Reply) -> PassedByLimit:
+    watermarks = (None if at == "" else at for at in of["watermarks"])
+    lowest = zip(watermarks, map(substream_key, of["members"]), strict=True)
+    return PassedByLimit.of(of["limit"], of["limit_ms"], of["bound"], of["count"], lowest)
 
 
 def _history(line: str) -> TimestampHistory:

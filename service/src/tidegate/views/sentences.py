@@ -297,6 +297,55 @@ def arrivals_text(arrivals: Mapping[str, Any]) -> str:
     return f"within {delay} of the end of their frame ({source}; {known}){waits}"
 
 
+def what_if_skew_sentence(what_if: Mapping[str, Any], coalesced_watermark: int | None) -> list[Fragment]:
+    """Return a sentence about what a limit on skew would do now.
+
+    Args:
+        what_if: Members of a ``WhatIfSkew``.
+        coalesced_watermark: The coalesced watermark of the job.
+    """
+    limit, passed, reached = format_duration(what_if["limit_ms"]), what_if["passed"], what_if["coalesced_watermark"]
+    if passed is None:
+        return [f"max_skew {limit} would set no substream apart now."]
+    count, named = passed["count"], len(passed["substreams"])
+    more = f" and {count - 1:,} more" if count > 1 else ""
+    said = [f"max_skew {limit} would set ", *_substream(passed["substreams"][0]), f"{more} apart now"]
+    moves = reached is not None and reached != coalesced_watermark
+    said += [", and move the watermark to ", Time(reached)] if moves else [", and not move the watermark"]
+    them = f"The first {named} of them have" if named < count else "They have" if count > 1 else "It has"
+    rows = f"{what_if['passed_rows']:,} row{'' if what_if['passed_rows'] == 1 else 's'}"
+    return [*said, f". {them} sent {rows} in batches so far; those below the new watermark would be late."]
+
+
+def what_if_arrivals_text(what_if: Mapping[str, Any] | None, max_arrival_delay_ms: int) -> str:
+    """Return what a target would have done in the recorded past.
+
+    Args:
+        what_if: Members of a ``WhatIfArrivals``; None if the job declares no frames.
+        max_arrival_delay_ms: The setting of the job.
+    """
+    if what_if is None:
+        return "The job declares no frames, by which arrival delays are measured: declare frames first."
+    start, measured, needed = f"arrival_target {percent(what_if['target'])}", what_if["measured"], what_if["needed"]
+    if what_if["delay_ms"] is None and measured < needed:
+        return f"{start} is not known yet: it needs {needed:,} rows, and {measured:,} are measured."
+    if what_if["delay_ms"] is None:
+        known, span = format_duration(max_arrival_delay_ms), format_duration(what_if["measured_ms"])
+        return f"{start} is not known yet: it needs rows over {known} (max_arrival_delay), and has them over {span}."
+    late, delay = share_text(what_if["late"]), format_duration(what_if["delay_ms"])
+    said = f"{start} would wait up to {delay} after each frame. {late} of the rows come later ({measured:,} measured)."
+    if what_if["proven_ms"] is None:
+        return f"{said} It would not move the watermark now: no query proves that it has read all input."
+    before, expected = what_if["recorded"], what_if["expected"]
+    if before is None or expected is None:
+        return said
+    (half, half_expected), (most, most_expected) = (
+        (format_duration(before[name]), format_duration(expected[name])) for name in ("median_ms", "p95_ms")
+    )
+    frames = f"Of the last {what_if['frames']:,} frames, half were complete within {half}, and 95 of 100 within {most}"
+    return f"{said} {frames}; it would be {half_expected}, and {most_expected}, until a batch proves it."
+
+
 def waiting_frame_sentence(explanation: Mapping[str, Any]) -> list[Fragment]:
     """Return a sentence about the first frame that is not finished, and what it waits for.
 

@@ -1,16 +1,19 @@
 """The status of a job and of all jobs, and what holds the watermark of a job."""
 
 import logging
+from dataclasses import dataclass
 
 from pydantic import Field, ValidationError
 
 from tidegate.domain.completeness import RowCounts
+from tidegate.domain.config import JobConfig
 from tidegate.domain.errors import StateDamaged
 from tidegate.domain.frames import FrameBounds, Prediction
 from tidegate.domain.job import COUNTED_STATES, Hold
 from tidegate.domain.limits import ArrivalDelay, PassedByLimit
 from tidegate.domain.offsets import OffsetsStatus
 from tidegate.domain.views import ExplainedHolder, Health, explain
+from tidegate.domain.what_if import WhatIfArrivals, WhatIfSkew, what_if_arrivals
 from tidegate.store.replies import Learned, Snapshot, Status
 from tidegate.views.config import ConfigDocument, stored_config
 from tidegate.views.reader import Reader
@@ -177,6 +180,13 @@ class Explanation(WatermarkState):
     prediction: Prediction | None = Field(
         description="When this frame will be complete. Null if there is no such frame, or if nothing is known."
     )
+    what_if_max_skew: WhatIfSkew | None = Field(
+        description="What the job would do now under the limit in `what_if_max_skew_ms`. Null without it."
+    )
+    what_if_arrival_target: WhatIfArrivals | None = Field(
+        description="What the target in `what_if_arrival_target` would have done in the recorded past. Null without "
+        "it, or if the job declares no frames."
+    )
     next_step: int | None = Field(
         description="Value that the merged watermark must reach before the coalesced watermark moves. Null if any "
         "advance moves it.",
@@ -184,19 +194,39 @@ class Explanation(WatermarkState):
     )
 
 
-async def read_explanation(reader: Reader, job: str, most: int) -> Explanation:
+@dataclass(frozen=True)
+class WhatIf:
+    """Settings whose effect an explanation includes; None: not asked.
+
+    Attributes:
+        max_skew_ms: Another limit on skew.
+        arrival_target: Another target.
+    """
+
+    max_skew_ms: int | None = None
+    arrival_target: float | None = None
+
+
+NOT_ASKED = WhatIf()
+
+
+async def read_explanation(reader: Reader, job: str, most: int, what_if: WhatIf = NOT_ASKED) -> Explanation:
     """Return the explanation of a watermark, with its first ``most`` holders.
 
     Raises:
         JobNotFound: If the job does not exist.
         JobDeleted: If the job was deleted.
     """
-    snapshot = await reader.store.reads.held(job, most)
-    learned = None if snapshot.frame is None else await reader.store.reads.learned(job)
-    return explanation_of(reader, job, snapshot, learned, most)
+    has_target = what_if.arrival_target is not None
+    snapshot = await reader.store.reads.held(job, most, what_if_skew_ms=what_if.max_skew_ms, what_if_target=has_target)
+    needs_learned = snapshot.frame is not None or has_target
+    learned = await reader.store.reads.learned(job) if needs_learned else None
+    return explanation_of(reader, job, snapshot, learned, most, what_if)
 
 
-def explanation_of(reader: Reader, job: str, snapshot: Snapshot, learned: Learned | None, most: int) -> Explanation:
+def explanation_of(
+    reader: Reader, job: str, snapshot: Snapshot, learned: Learned | None, most: int, what_if: WhatIf = NOT_ASKED
+) -> Explanation:
     """Return the explanation of a job's watermark from a snapshot of the job.
 
     Args:
@@ -205,6 +235,7 @@ def explanation_of(reader: Reader, job: str, snapshot: Snapshot, learned: Learne
         snapshot: The snapshot.
         learned: What predicts when the first open frame will be complete; None without frames.
         most: Maximum number of holders.
+        what_if: Settings whose effect the explanation includes; the snapshot was read for them.
     """
     predictor = None if learned is None else learned.predictor()
     state = snapshot.job(stored_config(snapshot.config))
@@ -220,5 +251,16 @@ def explanation_of(reader: Reader, job: str, snapshot: Snapshot, learned: Learne
         passed=snapshot.passed,
         frame=snapshot.frame,
         prediction=predictor.predictions([snapshot.frame.end])[0] if predictor and snapshot.frame else None,
+        what_if_max_skew=None if what_if.max_skew_ms is None else snapshot.what_if_skew(what_if.max_skew_ms),
+        what_if_arrival_target=_what_if_arrivals(state.config, snapshot, learned, what_if.arrival_target),
         next_step=explanation.next_step,
     )
+
+
+def _what_if_arrivals(
+    config: JobConfig, snapshot: Snapshot, learned: Learned | None, target: float | None
+) -> WhatIfArrivals | None:
+    if target is None:
+        return None
+    arrivals, proven_ms = snapshot.arrivals
+    return what_if_arrivals(arrivals, proven_ms, config, target, [] if learned is None else learned.completions)

@@ -31,7 +31,7 @@ from tidegate.views.completeness import Completeness, CurveSelection, read_compl
 from tidegate.views.frames import FrameList, FrameResult, found_frame, read_frame, read_frames, read_prediction
 from tidegate.views.holders import Holders, read_holders
 from tidegate.views.late import LateRows, read_late
-from tidegate.views.status import Explanation, read_explanation
+from tidegate.views.status import Explanation, WhatIf, read_explanation
 from tidegate.views.substreams import (
     CURSOR,
     Column,
@@ -307,6 +307,25 @@ async def explain(
     job: JobId,
     context: ContextOf,
     limit: Annotated[int, Query(ge=1, le=MAX_HOLDERS, description="Number of holders to list.", examples=[3])] = 3,
+    what_if_max_skew_ms: Annotated[
+        int | None,
+        Query(
+            ge=1,
+            le=EXACT_DOUBLE.highest,
+            description="Another `max_skew_ms`, whose effect the answer includes.",
+            examples=[21_600_000],
+        ),
+    ] = None,
+    what_if_arrival_target: Annotated[
+        float | None,
+        Query(
+            ge=LOWEST_TARGET,
+            le=HIGHEST_TARGET,
+            description="Another `arrival_target`, whose effect the answer includes.",
+            examples=[0.998],
+        ),
+    ] = None,
 ) -> Response:
     """Return the holders of the watermark, the limits that can let it pass them, and the watermark without them."""
-    return json_answer(await read_explanation(context.reader, job, limit))
+    what_if = WhatIf(what_if_max_skew_ms, what_if_arrival_target)
+    return json_answer(await read_explanation(context.reader, job, limit, what_if))

@@ -386,7 +386,11 @@ local function open_batch(query, pinned)
   local name, batch_id = query.name, args.batch_id
   query.latest, query.open, query.released = batch_id, true, false
   query.begun, query.begun_by, query.begun_merged = job.now, query.run_id, emission.merged_watermark()
-  query.begun_proven = job.proven and query.proven and math.min(job.proven, query.proven) or nil
+  query.begun_proven = query.proven
+  if state.config.arrival_target then
+    -- A job without a target does not read what its other queries have proven, which costs a read of each.
+    query.begun_proven = job.proven and query.proven and math.min(job.proven, query.proven) or nil
+  end
   query.begun_revision = job.revision
   query.input_known_until = args.input_age_ms and job.now - args.input_age_ms
   redis.call('HSET', key.pinned_watermarks(name), batch_id, pinned or '')

@@ -303,7 +303,7 @@ end
 function emission.merge(cap, is_sweep, has_left)
   local before, max_before = job.coalesced_watermark, job.max_watermark
   state.changes.skew_bound, state.changes.slowest = nil, nil
-  job.proven = config.arrivals and limits.proven_until() or nil
+  job.proven = config.arrival_target and limits.proven_until() or nil
   local lowest, is_unfinished, is_deferred = followers.evaluate(cap or math.huge, has_left)
   job.evaluation_due = (is_unfinished or state.changes.is_unfinished) and 1 or nil
   local first, flat = values.lowest_of(key.active)

@@ -119,36 +119,39 @@ end
 -- Rows that seldom arrive. job.arrivals has the fields of tidegate.domain.job.Arrivals, except the sketch. job.proven is what
 -- proven_until() returned at the last evaluation.
 
--- Return the learned delay, or the highest one if the job has not learned it yet.
+-- Return the arrival delay in force: the learned one, or the highest one if the job has not learned it yet; nil without a target.
 local function arrival_delay()
+  if not config.arrival_target then return nil end
   local learned = job.arrivals and job.arrivals.learned
   return learned and policy.within(config.arrivals, learned) or config.arrivals.initial_lag
 end
 
--- Return the arrival delay for the measured rows in a sketch, whose frames end from first to last; nil if they do not suffice.
-local function wanted_delay(s, first, last)
+-- Learn the arrival delay from the measured rows in a sketch, if there is a target and they suffice. steps: see moved_lag().
+local function move_delay(s, steps)
+  local of = job.arrivals
   -- Until then, a row with the highest delay cannot have arrived.
-  if last - first < config.max_arrival_delay_ms then return nil end
-  return target_completeness.wanted_lag(config.arrivals, s, s)
+  if not config.arrival_target or of.last_end - of.first_end < config.max_arrival_delay_ms then return end
+  local wanted = target_completeness.wanted_lag(config.arrivals, s, s)
+  if wanted then of.learned = target_completeness.moved_lag(of.learned and arrival_delay(), wanted, steps) end
 end
 
 -- Follow a new configuration. before: the configuration before (nil: the job starts again).
 function limits.start_learning(before)
-  local rule, of = config.arrivals, job.arrivals
-  if not (rule and before and before.arrivals and before.frames.declared == config.frames.declared
+  local of = job.arrivals
+  if not (config.arrivals and before and before.arrivals and before.frames.declared == config.frames.declared
     and config.max_arrival_delay_ms <= before.max_arrival_delay_ms) then
     job.arrivals = nil
     redis.call('HDEL', key.delays, 'arrivals')
-  elseif of and policy.differs(before.arrivals, rule) then
-    of.rows, of.late = 0, 0
-    of.learned = of.first_end and wanted_delay(sketch.unpack(redis.call('HGET', key.delays, 'arrivals')), of.first_end, of.last_end)
+  elseif of and (policy.differs(before.arrivals, config.arrivals) or before.arrival_target ~= config.arrival_target) then
+    of.rows, of.late, of.too_old, of.learned = 0, 0, 0, nil
+    if of.last_end then move_delay(sketch.unpack(redis.call('HGET', key.delays, 'arrivals')), 0) end
   end
 end
 
 -- Add the arrival delays of the rows of a batch to the progress of its commit. proven: the begun_proven of its query. rows: see
 -- frames.count_rows.
 function limits.measure_arrivals(progress, proven, rows)
-  local of = progress.arrivals or {recent = {}, rows = 0, late = 0}
+  local of, limit_ms = progress.arrivals or {recent = {}, rows = 0, late = 0, too_old = 0}, arrival_delay()
   progress.arrivals = of
   local has_begun = job.arrivals and job.arrivals.rows > 0
   for _, row in ipairs(rows) do
@@ -157,8 +160,10 @@ function limits.measure_arrivals(progress, proven, rows)
     local delay = proven - finish + 1
     local is_old = delay > config.max_arrival_delay_ms
     if count > 0 and row.time <= job.now and (has_begun or not is_old) then
-      of.rows, of.late = of.rows + count, of.late + (delay > arrival_delay() and count or 0)
-      if not is_old then
+      of.rows, of.late = of.rows + count, of.late + (limit_ms and delay > limit_ms and count or 0)
+      if is_old then
+        of.too_old = of.too_old + count
+      else
         local bucket = sketch.bucket_of(delay)
         of.recent[bucket] = (of.recent[bucket] or 0) + count
         of.last_end = math.max(finish, of.last_end or finish)
@@ -169,9 +174,9 @@ end
 
 -- Learn from the rows that measure_arrivals() has added to the progress of a commit.
 function limits.learn_arrivals(progress)
-  local of, before = progress.arrivals, job.arrivals or {rows = 0, late = 0}
+  local of, before = progress.arrivals, job.arrivals or {rows = 0, late = 0, too_old = 0}
   if not of or of.rows == 0 then return end
-  before.rows, before.late = before.rows + of.rows, before.late + of.late
+  before.rows, before.late, before.too_old = before.rows + of.rows, before.late + of.late, before.too_old + of.too_old
   job.arrivals = before
   if not of.last_end then return end
   before.first_end, before.last_end = before.first_end or of.last_end, highest(of.last_end, before.last_end)
@@ -182,8 +187,7 @@ function limits.learn_arrivals(progress)
   if sketch.weight(s) < config.arrivals.window * constants.ROW then s.buckets, s.weights = buckets, weights end
   sketch.add(s, of.recent)
   redis.call('HSET', key.delays, 'arrivals', sketch.pack(s))
-  local wanted = wanted_delay(s, before.first_end, before.last_end)
-  if wanted then before.learned = target_completeness.moved_lag(before.learned and arrival_delay(), wanted, decayed) end
+  move_delay(s, decayed)
 end
 
 -- Return the processing time up to which the queries have read all input; nil if one of them proves nothing. removed: numbers
@@ -204,7 +208,7 @@ end
 -- Return the event time below which C waits for no substream, as of the last evaluation; nil if it waits for all. removed: see
 -- proven_until() (absent: none).
 function limits.arrival_bound(removed)
-  if not config.arrivals then return nil end
+  if not config.arrival_target then return nil end
   local last, proven = job.arrivals and job.arrivals.last_end, job.proven
   if removed then proven = limits.proven_until(removed) end
   if not proven or not last then return nil end
@@ -215,7 +219,7 @@ end
 
 -- Return what a status has of arrival_target; nil without it.
 function limits.arrivals()
-  if not config.arrivals then return nil end
+  if not config.arrival_target then return nil end
   local of = job.arrivals or {rows = 0, late = 0}
   return {map = {target = string.format('%.17g', config.arrival_target), delay_ms = arrival_delay(),
     is_learned = job.arrivals and job.arrivals.learned and true or false,
@@ -281,7 +285,7 @@ end
 -- holders, and the first holders, slowest first. Each holder that is left out changes the median, and may change which members
 -- are skewed and up to when the queries have read all input.
 function limits.first_holders(most)
-  if not config.max_skew_ms and not config.arrivals then
+  if not config.max_skew_ms and not config.arrival_target then
     return nil, limits.slowest_first(membership.counting_sets(), most)
   end
   local bounds, holders, ranks, is_listed, of_queries = {}, {}, {}, {}, {}
@@ -372,6 +376,28 @@ function limits.slowest_within(bound, most, after)
     kept[#kept + 1] = row
   end
   return kept
+end
+
+-- Return what the job would do now under a limit on skew: coalesced_watermark, passed (as in passed_now; absent: none), and
+-- the rows of those members. candidate(): the watermark to which C may rise for a minimum.
+function limits.what_if_skew(limit_ms, candidate)
+  local changes, kept, found = state.changes, {config.max_skew_ms, state.changes.skew_bound, state.changes.slowest}, {}
+  state.forget_config()  -- in case the server ends the function before the configuration is as it was
+  config.max_skew_ms, changes.skew_bound, changes.slowest = limit_ms, nil, nil
+  local first = limits.slowest_within(limits.skew_bound(), 1)[1]
+  local lowest = first and first.watermark > -math.huge and first.watermark or nil
+  found.coalesced_watermark = highest(candidate(first and highest(lowest, limits.arrival_bound())), job.coalesced_watermark)
+  for _, passed in ipairs(limits.passed_now()) do
+    if passed.map.limit == 'max_skew_ms' then found.passed = passed end
+  end
+  found.rows = 0
+  for _, member in ipairs(found.passed and found.passed.map.members or {}) do
+    for _, rows in ipairs(redis.call('HMGET', key.rows, 'on_time ' .. member, 'updated ' .. member, 'late ' .. member)) do
+      found.rows = found.rows + (tonumber(rows or nil) or 0)
+    end
+  end
+  config.max_skew_ms, changes.skew_bound, changes.slowest = kept[1], kept[2], kept[3]
+  return {map = found}
 end
 
 return limits

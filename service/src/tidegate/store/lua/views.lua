@@ -288,12 +288,13 @@ end
 
 -- Explain: return the data of an explanation: the job after a sweep, and its holders, lowest first. Active substreams and
 -- open batches are those that may be among the first holders.
--- args   most (number of holders)
+-- args   most (number of holders), what_if_skew_ms (another limit on skew; absent: none), what_if_target (whether the reply has
+--        the measured arrival delays)
 -- reply  config (JSON), unattended_ms, max_watermark, coalesced_watermark_since_ms, watermark_since_ms,
 --        retention (timestamp_history), holds, open_batches, substreams, queries (of these batches and substreams),
---        bounds (see limits.first_holders; absent: no limit), passed (see
---        limits.passed_now), frame
---        (bounds of the first frame that is not finished; absent: no frames, or a complete job)
+--        bounds (see limits.first_holders; absent: no limit), passed (see limits.passed_now), arrivals (those of
+--        tidegate.domain.job.Arrivals, and proven_ms: see limits.proven_until), skew (see limits.what_if_skew), frame (bounds of
+--        the first frame that is not finished; absent: no frames, or a complete job)
 function commands.explain()
   local most = args.most
   reply.load()
@@ -334,8 +335,18 @@ function commands.explain()
       begun_ms = of.begun, begun_observed_ms = number(redis.call('ZSCORE', key.open_batches, query))}}
   end
 
+  local arrivals
+  if args.what_if_target and job.arrivals and job.arrivals.last_end then
+    local of = job.arrivals
+    arrivals = {map = {first_end = of.first_end, last_end = of.last_end, rows = of.rows, too_old = of.too_old,
+      learned = of.learned, sketch = sketch.reply(redis.call('HGET', key.delays, 'arrivals') or nil),
+      proven_ms = limits.proven_until()}}
+  end
+  local what_if = args.what_if_skew_ms and not job.is_complete and limits.what_if_skew(args.what_if_skew_ms, function(minimum)
+    return throttle.candidate(holds.cap(minimum))
+  end)
   return reply.finish({config = redis.call('HGET', key.job, 'config'), unattended_ms = job.unattended,
-    max_watermark = job.max_watermark, coalesced_watermark_since_ms = job.coalesced_watermark_since,
+    arrivals = arrivals, skew = what_if or nil, max_watermark = job.max_watermark, coalesced_watermark_since_ms = job.coalesced_watermark_since,
     watermark_since_ms = job.watermark_since, retention = job.retention and timestamp_history.line(job.retention),
     holds = holds.in_order(), open_batches = open, substreams = rows, queries = listed, bounds = bounds,
     passed = limits.passed_now(),

@@ -15,18 +15,15 @@ from statistics import median, quantiles
 from benchmarks.results import Row, Spread
 from examples.flights.data import load
 from examples.flights.settings import Settings
-from tidegate.domain.batches import BeginOptions, PartitionReport, begin, commit, stage
+from tidegate.domain import simulate
 from tidegate.domain.calendar import HOUR_MS, Frames
-from tidegate.domain.completeness import BatchAccounting, RowCounts
 from tidegate.domain.config import FrameThrottle, JobConfig
-from tidegate.domain.job import Run
 from tidegate.domain.policies import LimitingLag
-from tidegate.domain.simulate import new_job
+from tidegate.domain.simulate import RecordedBatch
 
 MINUTE_MS = 60_000
 BATCH_MS = 5 * MINUTE_MS
 FIRST, MEASURED, LAST = (datetime(2013, month, 1, tzinfo=UTC) for month in (1, 2, 6))
-RUN = Run("flights", "checkpoint", "run")
 NO_LIMIT = JobConfig(
     LimitingLag(30 * MINUTE_MS), FrameThrottle(HOUR_MS), frames=Frames("hour"), max_future_skew_ms=None
 )
@@ -102,19 +99,14 @@ class Measured:
 
 def measure(batches: Sequence[tuple[int, list[Flight]]], config: JobConfig) -> Measured:
     """Run all batches under a configuration."""
-    job, found = new_job(config, batches[0][0] - BATCH_MS), Measured()
-    for batch_id, (at_ms, rows) in enumerate(batches):
-        closed = begin(job, RUN, batch_id, at_ms, BeginOptions(input_age_ms=0)).pinned_watermark
+    recorded, found = [], Measured()
+    for at_ms, rows in batches:
         highest: dict[str, int] = {}
-        of_hours: dict[int, int] = {}
         for flight in rows:
             highest[flight.dest] = max(flight.departed_ms, highest.get(flight.dest, flight.departed_ms))
-            of_hours[flight.departed_ms // HOUR_MS] = of_hours.get(flight.departed_ms // HOUR_MS, 0) + 1
-        stage(job, RUN, batch_id, PartitionReport(0, highest), at_ms)
-        by_frame = tuple((hour * HOUR_MS, count, 0, 0) for hour, count in of_hours.items())
-        accounting = BatchAccounting(tuple(highest), (RowCounts(0, 0, 0, 0, 0),) * len(highest), frames=by_frame)
-        commit(job, RUN, batch_id, accounting, at_ms)
-        found.add(at_ms, rows, closed, job.coalesced_watermark)
+        recorded.append(RecordedBatch(at_ms, highest, [(flight.departed_ms, 1) for flight in rows]))
+    for (at_ms, rows), step in zip(batches, simulate.in_batches(recorded, config), strict=True):
+        found.add(at_ms, rows, step.late, step.watermark)
     return found
 
 

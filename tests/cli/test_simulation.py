@@ -182,6 +182,7 @@ def test_policies_that_depend_on_arrival_times(tmp_path: Path) -> None:
         (["f.csv", "--event-time", "t", "--window", "1", "--policy", "f.csv"], "f.csv is not JSON"),
         (["f.csv", "--event-time", "t", "--window", "1", "--policy", "bad.json"], "is not a job configuration: policy"),
         (["f.csv", "--event-time", "t", "--window", "1", "--policy", "reported.json"], "rows have no watermarks"),
+        (["f.csv", "--event-time", "t", "--window", "1", "--policy", "target.json"], "arrival_target acts in batches"),
     ],
 )
 def test_invalid_arguments_are_refused(
@@ -191,6 +192,8 @@ def test_invalid_arguments_are_refused(
     csv(Path("f.csv"), "t,s", "1,a", ",b")
     Path("bad.json").write_text('{"policy": {"type": "none"}}')
     Path("reported.json").write_text('{"policy": {"type": "reported"}}')
+    target = {"policy": {"type": "limiting_lag", "lag_ms": 0}, "frames": {"every": "hour"}, "arrival_target": 0.9}
+    Path("target.json").write_text(json.dumps(target))
     error = " ".join(run(*arguments, status=2).stderr.replace("│", " ").split())
     assert says in error
     ended = run("f.csv", "--event-time", "t", "--lags", "1", "--window", "1")

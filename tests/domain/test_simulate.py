@@ -1,14 +1,28 @@
 """The replay of a stream, compared with the table of docs/explanation/completeness.md and the machine of a job."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.tools.drawing.clicks import MINUTE, WINDOW, clicks
+from tests.domain.batches import FRAME, HIGHEST_MS, LEARNING
 from tests.support.book import BOOK
 from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle
 from tidegate.domain.policies import LimitingLag
-from tidegate.domain.simulate import Outcome, Row, Step, classify, merged_event_times, through_machine, under_lag
+from tidegate.domain.simulate import (
+    Outcome,
+    RecordedBatch,
+    Row,
+    Step,
+    classify,
+    in_batches,
+    merged_event_times,
+    through_machine,
+    under_lag,
+)
 
 
 @pytest.mark.parametrize(("lag", "expected"), BOOK.items())
@@ -74,3 +88,41 @@ def test_before_the_first_watermark_no_row_is_late() -> None:
     assert classify(moments, 10) == Outcome(4, 1, 0, 1, 15)
     assert classify([], 10).completeness == 1 and classify([], 10).average_latency is None
     assert list(through_machine([], JobConfig(LimitingLag(0)))) == []
+
+
+@given(
+    parts=st.lists(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(-60, 60)), max_size=20),
+    lag=st.integers(0, 30),
+)
+def test_rows_of_a_batch_are_compared_with_the_watermark_before_it(parts: list[dict[str, int]], lag: int) -> None:
+    recorded = [RecordedBatch(at, part, [(time, 1) for time in part.values()]) for at, part in enumerate(parts)]
+    reached: dict[str, int] = {}
+    watermark: int | None = None
+    expected: list[tuple[int | None, int, int]] = []
+    for part in parts:
+        late = watermark
+        reached |= {name: max(time, reached.get(name, time)) for name, time in part.items()}
+        if reached:
+            lowest = min(reached.values()) - lag
+            watermark = lowest if watermark is None else max(watermark, lowest)
+            expected.append((late, watermark, max(reached.values())))
+    found = in_batches(recorded, JobConfig(LimitingLag(lag)))
+    assert [(step.late, step.watermark, step.max_event_time) for step in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "behind"),
+    [("idle_timeout_ms", 11), ("max_skew_ms", 11), ("arrival_target", 1), (None, 3 * HIGHEST_MS - FRAME)],
+)
+def test_recorded_batches_are_evidence_for_each_limit(limit: str | None, behind: int) -> None:
+    """One of three substreams is silent after its first row, and one is ten behind: its rows come a frame later."""
+    none: dict[str, Any] = {"idle_timeout_ms": None, "max_skew_ms": None, "arrival_target": None}
+    values = {"idle_timeout_ms": 50, "max_skew_ms": 70, "arrival_target": 0.9}
+    config = replace(LEARNING, **none | {name: value for name, value in values.items() if name == limit})
+    recorded = []
+    for at in range(1000, 1000 + 3 * HIGHEST_MS, FRAME):
+        times = {"fast": at - 1, "slow": at - 11} | ({"silent": at} if at == 1000 else {})
+        recorded.append(RecordedBatch(at, times, [(time, 1) for time in times.values()]))
+    *_, last = in_batches(recorded, config)
+    assert last.watermark == recorded[-1].at - behind
+    assert (last.holder is not None and last.holder.substream == "silent") == (limit is None)

@@ -213,8 +213,8 @@ def read_policy(path: Path, scale: int, *, timed: bool) -> "JobConfig":
         timed: Whether the rows have arrival times.
 
     Raises:
-        typer.BadParameter: If the configuration is not valid, uses the policy ``reported``, or needs arrival times that
-            the rows do not have.
+        typer.BadParameter: If the configuration is not valid, uses the policy ``reported`` or ``arrival_target``, or
+            needs arrival times that the rows do not have.
     """
     from tidegate.domain.policies import Reported
 
@@ -223,6 +223,10 @@ def read_policy(path: Path, scale: int, *, timed: bool) -> "JobConfig":
     if any(isinstance(policy, Reported) for policy in policies):
         raise typer.BadParameter(
             f"{path}: the rows have no watermarks, which the policy `reported` needs; use another policy"
+        )
+    if config.arrival_target is not None:
+        raise typer.BadParameter(
+            f"{path}: arrival_target acts in batches, which these rows do not have; remove it, or use tidegate-audit"
         )
     if timed:
         return config

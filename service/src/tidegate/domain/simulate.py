@@ -7,14 +7,17 @@ integers of any size, in one unit.
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.domain import commands
-from tidegate.domain.completeness import bucket_of
+from tidegate.domain.batches import BeginOptions, PartitionReport, begin, commit, stage
+from tidegate.domain.calendar import Frames
+from tidegate.domain.completeness import BatchAccounting, RowCounts, bucket_of
 from tidegate.domain.config import Frame, JobConfig
 from tidegate.domain.evaluate import held_by
-from tidegate.domain.job import JobState
+from tidegate.domain.job import JobState, Run
 from tidegate.domain.results import Holder
 from tidegate.domain.values import DIRECT, NumberRange
 
@@ -187,20 +190,32 @@ def through_machine(
 def in_batches(batches: Sequence[RecordedBatch], config: JobConfig) -> Iterator[Step]:
     """Yield the steps of recorded batches under any configuration, with the holders of the watermark.
 
+    They are the batches of one query, each with all input until then, so that limits have the same evidence as in a
+    coordinator.
+
     Args:
         batches: Batches, sorted by arrival.
         config: Configuration to simulate.
     """
     if not batches:
         return
-    job = new_job(config, batches[0].at)
-    for batch in batches:
-        commands.sweep(job, batch.at)
-        late = job.watermark
-        if batch.max_event_times:
-            commands.report(job, batch.max_event_times, batch.at)
+    job, run = new_job(config, batches[0].at), Run("recorded", "checkpoint", "run")
+    for number, batch in enumerate(batches):
+        late = begin(job, run, number, batch.at, BeginOptions(input_age_ms=0)).pinned_watermark
+        stage(job, run, number, PartitionReport(0, batch.max_event_times), batch.at)
+        commit(job, run, number, _accounting(batch, config.frames), batch.at)
         if job.max_event_time is not None:
             yield Step(batch.rows, late, job.watermark, job.max_event_time, held_by(job))
+
+
+def _accounting(batch: RecordedBatch, frames: Frames | None) -> BatchAccounting:
+    """Return the rows of a batch by frame, which are all that the watermark needs."""
+    names, by_frame = tuple(batch.max_event_times), Counter[int]()
+    if frames is not None:
+        for event_time, number in batch.rows:
+            by_frame[frames.end_after(event_time) - 1] += number
+    rows = tuple((time, number, 0, 0) for time, number in by_frame.items())
+    return BatchAccounting(names, (RowCounts(0, 0, 0, 0, 0),) * len(names), frames=rows)
 
 
 def new_job(config: JobConfig, now_ms: int) -> JobState:

@@ -66,8 +66,10 @@ PARAMETERS_NOT_OFFERED = {
 OPTIONS_NOT_OFFERED = {
     ("completeness", "target"): "`--min-completeness`, as in `simulate`: with `--max-latency`, it bounds the choice",
     ("completeness", "lag"): "the command chooses the lags of its table",
+    ("explain", "what_if_max_skew"): "`--what-if max_skew=6h`",
+    ("explain", "what_if_arrival_target"): "`--what-if arrival_target=0.998`",
 }
-"""Parameters that only `Job` has."""
+"""Parameters that only `Job` has, or for which an option of the command has another name."""
 
 
 def operations() -> dict[str, set[str]]:

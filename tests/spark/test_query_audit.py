@@ -314,15 +314,19 @@ def test_the_report(spark: SparkSession, tmp_path: Path) -> None:
     given.files.add({"t": None, "k": "a", "number": 1})
     given.files.add({"t": "2013-01-01T01:00:00Z", "k": None, "number": 1})
     run(query_of("count", given.files.stream(spark)), Kept(), checkpoint)
-    policy = limiting_lag(timedelta(seconds=20), idle_timeout=timedelta(seconds=10))
-    found = audited(spark, checkpoint, window=WINDOW, policy=policy)
+    lag = timedelta(seconds=20)
+    policies = {
+        "idle after 10 s": limiting_lag(lag, idle_timeout=timedelta(seconds=10)),
+        "no lag": limiting_lag(timedelta(0), max_skew=timedelta(seconds=1)),
+    }
+    found = audited(spark, checkpoint, window=WINDOW, policies=policies)
     written = document(found)
     assert written["rows"]["lost"] == found.losses.total.most
     assert written["rows"]["without_event_time"] == 1
     assert [each["substream"] for each in written["substreams"] if each["rows"] == 1] == ["(null)"]
     assert sum(hour["lost"] for hour in written["hours"]) == sum(window["lost"] for window in written["windows"])
     targets = [each["target"] for each in written["policies"]]
-    assert targets == [None, 0.99, 0.999, 0.9999, None]
+    assert targets == [None, 0.99, 0.999, 0.9999, None, None]
     for under in written["policies"][1:4]:
         assert under["share"] <= 1 - under["target"] + 1e-9
     assert written["policies"][3]["lost"] == 0
@@ -332,7 +336,9 @@ def test_the_report(spark: SparkSession, tmp_path: Path) -> None:
     shown = text(found)
     assert f"has lost {found.losses.total.most:,} of {found.losses.total.rows:,} rows" in shown
     assert "In all 11 batches, the watermark computed" in shown
-    assert "your policy" in shown
+    assert [each["name"] for each in written["policies"]][4:] == [*policies]
+    assert written["policies"][5]["lost"] > written["policies"][0]["lost"]
+    assert all(name in shown for name in policies)
     assert "The same batches in Spark, with a longer delay" in shown
     page = html(found)
     assert page.count("<rect") == 2 * len(found.losses.by_hour)
@@ -371,7 +377,7 @@ def test_wrong_arguments_are_found_by_the_watermarks(spark: SparkSession, tmp_pa
     fails(r"delay is 0:00:05, and the checkpoint shows 0:00:20", delay=timedelta(seconds=5))
     fails("no stateful operator 3; it has: 0", operator=3)
     fails("2 values, and the query has 1 sources", event_time=["t", "t"])
-    fails("The policy is no job configuration: policy", policy={"policy": {"type": "none"}})
+    fails("The policy 'new' is no job configuration: policy", policies={"new": {"policy": {"type": "none"}}})
     fails("drops the column tidegate_batch: keep it", read=lambda rows: rows.select("t"))
     log = checkpoint / "sources" / "0" / "1"
     log.write_text(log.read_text().replace("file://", "s3a://gone"))

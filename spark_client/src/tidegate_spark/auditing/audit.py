@@ -60,7 +60,7 @@ class Audit:
         batches: The batches by their numbers.
         losses: The lost rows.
         policies: The same batches under Tidegate: with the delay of the query as the lag, for each target, and under
-            the policy of the user.
+            the policies of the user.
         in_spark: The same batches in Spark: as they are, and with a longer delay for each target. Empty if the query
             loses nothing.
         compared: Number of batches whose watermark in the checkpoint was compared with the rows.
@@ -127,7 +127,7 @@ def audit(
     examples: int = 0,
     progress: Iterable[Mapping[str, Any]] = (),
     targets: Sequence[float] = TARGETS,
-    policy: JobConfig | None = None,
+    policies: Mapping[str, JobConfig] | None = None,
 ) -> Audit:
     """Count the rows that a query of Structured Streaming has lost as late, from its checkpoint and its sources.
 
@@ -154,7 +154,8 @@ def audit(
         examples: Number of lost rows to return with all their columns. They are read in a second pass.
         progress: Progress of the query's batches, as Spark reports it, to compare with.
         targets: Shares of rows on time for which to recommend lags.
-        policy: A job configuration under which to run the batches, too, such as ``limiting_lag(…, idle_timeout=…)``.
+        policies: Job configurations under which to run the batches, too, by the names that the report uses, such as
+            ``{"idle after an hour": limiting_lag(…, idle_timeout=…)}``.
 
     Returns:
         The losses, and the same batches under Tidegate.
@@ -188,7 +189,9 @@ def audit(
         missing += _missing_records(expected, groups)
     delays = {place: source.delay for place, source in enumerate(of_sources) if source.event_time is not None}
     marks = find_watermarks(found, timeline, highest, delays)
-    audited = _audit(found, kinds, of_operator, windows, marks, timeline, groups, highest, missing, targets, policy)
+    audited = _audit(
+        found, kinds, of_operator, windows, marks, timeline, groups, highest, missing, targets, policies or {}
+    )
     if examples and audited.losses.total.most:
         late = {batch.number: batch.late[1] for batch in audited.batches}
         audited = replace(audited, examples=tuple(lost_examples(sources, late, windows, examples)))
@@ -214,7 +217,7 @@ def audit_input(
     slide: timedelta | None = None,
     window_start: timedelta = timedelta(0),
     targets: Sequence[float] = TARGETS,
-    policy: JobConfig | None = None,
+    policies: Mapping[str, JobConfig] | None = None,
 ) -> Audit:
     """Count the rows that a query would lose as late, if it read an input in batches as it arrives.
 
@@ -232,7 +235,7 @@ def audit_input(
         slide: As in :func:`audit`.
         window_start: As in :func:`audit`.
         targets: As in :func:`audit`.
-        policy: As in :func:`audit`.
+        policies: As in :func:`audit`.
 
     Raises:
         InvalidUsage: If an argument is invalid, or there are no rows.
@@ -258,7 +261,9 @@ def audit_input(
     timeline = Timeline(len(places), 0, (), {}, {}, None, {}, arrivals)
     marks = Watermarks({0: round(delay / timedelta(milliseconds=1))}, False, "min", 0, (), ())
     highest = highest_of(groups)
-    found = _audit(None, ("files",), operator, windows, marks, timeline, groups, highest, missing, targets, policy)
+    found = _audit(
+        None, ("files",), operator, windows, marks, timeline, groups, highest, missing, targets, policies or {}
+    )
     return replace(found, event_time=event_time, substream=substream or "")
 
 
@@ -273,7 +278,7 @@ def _audit(
     highest: Mapping[int, Mapping[int, int]],
     missing: Sequence[str],
     targets: Sequence[float],
-    policy: JobConfig | None,
+    policies: Mapping[str, JobConfig] | None,
 ) -> Audit:
     batches = timeline.audited(marks, highest)
     slot_ms = ROW_SLOT_MS if windows is None else windows.size_ms
@@ -297,7 +302,7 @@ def _audit(
         marks.is_shared,
         batches,
         losses,
-        tuple(under_policies(recorded, judged, delay_ms, targets, policy)),
+        tuple(under_policies(recorded, judged, delay_ms, targets, policies)),
         of_spark,
         marks.compared,
         tuple(marks.differences),

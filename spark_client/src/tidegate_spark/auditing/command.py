@@ -92,7 +92,8 @@ def run(
         typer.Option(exists=True, help="File with the query's progress as lines of JSON, to compare its counts."),
     ] = None,
     policy: Annotated[
-        Path | None, typer.Option(exists=True, help="JSON file with a job configuration to compare with.")
+        list[Path] | None,
+        typer.Option(exists=True, help="JSON file with a job configuration to compare with. Repeatable."),
     ] = None,
     report: Annotated[
         list[Path] | None, typer.Option(help="File for the report, as .html or .json. Repeatable.")
@@ -116,7 +117,7 @@ def run(
         if not path.absolute().parent.is_dir():
             raise typer.BadParameter(f"there is no folder {path.absolute().parent}", param_hint="--report")
     sizes: dict[str, Any] = {
-        "policy": None if policy is None else _json("--policy", policy.read_text(), policy),
+        "policies": {str(path): _json("--policy", path.read_text(), path) for path in policy or ()},
         "window": None if window is None else _duration("--window", window),
         "slide": None if slide is None else _duration("--slide", slide),
         "window_start": _duration("--window-start", window_start),

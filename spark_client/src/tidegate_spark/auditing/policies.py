@@ -5,7 +5,7 @@ The machine is that of the coordinator, from the distribution ``tidegate``.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,11 @@ class UnderPolicy:
     """The same batches under another watermark.
 
     Attributes:
-        target: Share of rows on time for which the lag is recommended; None for the delay of the query, or for the
+        name: Name of the policy, if it is one of the user.
+        target: Share of rows on time for which the lag is recommended; None for the delay of the query, or for a
             policy of the user.
-        lag_ms: Tidegate: the lag of the minimum over the substreams; None for the policy of the user. Spark: the time
-            by which each delay of ``withWatermark`` would be longer.
+        lag_ms: Tidegate: the lag of the minimum over the substreams; None for a policy of the user. Spark: the time by
+            which each delay of ``withWatermark`` would be longer.
         rows: Rows with an event time.
         lost: Rows that would have been late.
         windows: Windows that would have closed.
@@ -50,6 +51,7 @@ class UnderPolicy:
         holders: Who would have held the watermark, the longest first; nobody in Spark.
     """
 
+    name: str | None
     target: float | None
     lag_ms: int | None
     rows: int
@@ -115,21 +117,21 @@ def under_policies(
     judged: Judgement | None,
     delay_ms: int,
     targets: Sequence[float],
-    policy: JobConfig | None,
+    policies: Mapping[str, JobConfig] | None,
 ) -> list[UnderPolicy]:
     """Run the batches through the machine with the delay of the query as the lag, and with a lag for each target.
 
-    A policy of the user comes last.
+    The policies of the user come last.
 
     Args:
         recorded: The batches of :func:`recorded_batches`.
         judged: What the query compares with the watermark.
         delay_ms: Delay of the query.
         targets: Shares of rows on time.
-        policy: A job configuration to run, too; None: none.
+        policies: Job configurations to run, too, by their names; None: none.
 
     Raises:
-        InvalidUsage: If the configuration is not valid.
+        InvalidUsage: If a configuration is not valid.
     """
     simulate = _simulate()
     from tidegate.domain.config import JobConfig as DomainConfig
@@ -137,10 +139,11 @@ def under_policies(
 
     lags = [(None, delay_ms), *zip(targets, _lags(recorded, targets), strict=True)]
     found = []
-    configs = [(target, lag_ms, DomainConfig(LimitingLag(lag_ms))) for target, lag_ms in lags]
-    for target, lag_ms, config in [*configs, *([] if policy is None else [(None, None, _parsed(policy))])]:
+    configs = [(None, target, lag_ms, DomainConfig(LimitingLag(lag_ms))) for target, lag_ms in lags]
+    given = [(name, None, None, _parsed(name, policy)) for name, policy in (policies or {}).items()]
+    for name, target, lag_ms, config in [*configs, *given]:
         steps = list(simulate.in_batches(recorded, config))
-        found.append(_under(simulate, steps, judged, target, lag_ms, _holders(steps, recorded)))
+        found.append(_under(simulate, steps, judged, name, target, lag_ms, _holders(steps, recorded)))
     return found
 
 
@@ -179,7 +182,7 @@ def in_spark(
         for batch, before, after in zip(recorded, lowered, [*lowered[1:], lowered[-1]], strict=True):
             highest = max((highest, *batch.max_event_times.values()))
             steps.append(simulate.Step(batch.rows, before, after, highest))
-        found.append(_under(simulate, steps, judged, target, longer_ms, ()))
+        found.append(_under(simulate, steps, judged, None, target, longer_ms, ()))
     return found
 
 
@@ -187,6 +190,7 @@ def _under(
     simulate: Any,
     steps: Sequence[Any],
     judged: Judgement | None,
+    name: str | None,
     target: float | None,
     lag_ms: int | None,
     holders: tuple[Holding, ...],
@@ -194,6 +198,7 @@ def _under(
     has_windows = judged == "window"
     outcome = simulate.classify(steps, 1)
     return UnderPolicy(
+        name,
         target,
         lag_ms,
         outcome.rows,
@@ -204,7 +209,7 @@ def _under(
     )
 
 
-def _parsed(policy: JobConfig) -> Any:
+def _parsed(name: str, policy: JobConfig) -> Any:
     from tidegate.views.config import parsed_config
 
     try:
@@ -212,7 +217,7 @@ def _parsed(policy: JobConfig) -> Any:
     except ValueError as error:
         first = error.errors(include_url=False)[0]  # type: ignore[attr-defined]  # pydantic's ValidationError
         place = ".".join(str(part) for part in first["loc"])
-        raise InvalidUsage(f"The policy is no job configuration: {place}: {first['msg']}") from None
+        raise InvalidUsage(f"The policy {name!r} is no job configuration: {place}: {first['msg']}") from None
 
 
 def _lags(recorded: Sequence[Any], targets: Sequence[float]) -> list[int]:

@@ -93,6 +93,7 @@ def _loss(loss: Loss) -> dict[str, Any]:
 
 def _policy(policy: UnderPolicy) -> dict[str, Any]:
     return {
+        "name": policy.name,
         "target": policy.target,
         "lag_ms": policy.lag_ms,
         "lost": policy.lost,
@@ -193,8 +194,8 @@ def _lost(of: Mapping[str, Any]) -> str:
 
 def _label(policy: Mapping[str, Any], delays_ms: Sequence[int], is_spark: bool) -> str:
     """Return the name of a policy of a document."""
-    if policy["lag_ms"] is None:
-        return "your policy"
+    if policy["name"] is not None:
+        return str(policy["name"])
     target = policy["target"]
     if is_spark:
         named, now = " and ".join(duration(delay_ms + policy["lag_ms"]) for delay_ms in delays_ms), "as now"

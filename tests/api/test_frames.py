@@ -236,7 +236,11 @@ def test_an_open_frame_is_predicted_from_earlier_ones(http: httpx.Client, make_j
     assert all(frame["prediction"] is None for frame in page["frames"] if frame["state"] != "open")
     explained = read(http, f"{path}:explain")
     assert explained["prediction"]["frames"] >= 19
-    one = read(http, f"{path}/frames/{latest['start']}")["frame"]["prediction"]
+    for _ in range(100):  # frames that are finished meanwhile change what was learned
+        one, far, again = (
+            read(http, f"{path}/frames/{latest['start'] + later}")["frame"]["prediction"] for later in (0, HOUR, 0)
+        )
+        if one == again:
+            break
     assert one["frames"] >= 19
-    far = read(http, f"{path}/frames/{latest['start'] + HOUR}")["frame"]["prediction"]
-    assert far["latest_ms"] - prediction["latest_ms"] == HOUR
+    assert far["latest_ms"] - one["latest_ms"] == HOUR

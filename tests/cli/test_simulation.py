@@ -153,11 +153,12 @@ def test_substreams_have_watermarks_of_their_own(tmp_path: Path) -> None:
     )
 
 
-def test_policies_that_depend_on_arrival_times(tmp_path: Path) -> None:
-    """With arrival times, `idle_timeout_ms` excludes a silent substream."""
+@pytest.mark.parametrize("limit", ["idle_timeout_ms", "max_retention_ms"])
+def test_policies_that_depend_on_arrival_times(tmp_path: Path, limit: str) -> None:
+    """With arrival times, a limit passes a silent substream."""
     lines = ["0,a,0", *(f"{n},b,{n}" for n in range(1, 200)), "1,a,200"]
     file = csv(tmp_path / "f.csv", "t,s,at", *lines)
-    config = LAG | {"idle_timeout_ms": 50, "max_future_skew_ms": None}
+    config = LAG | {limit: 50, "max_future_skew_ms": None}
     (tmp_path / "idle.json").write_text(json.dumps(config))
     of = (file, "--event-time", "t", "--substream", "s", "--window", "10", "--policy", tmp_path / "idle.json")
     assert "--arrival" in run(*of, status=2).stderr
@@ -183,6 +184,10 @@ def test_policies_that_depend_on_arrival_times(tmp_path: Path) -> None:
         (["f.csv", "--event-time", "t", "--window", "1", "--policy", "bad.json"], "is not a job configuration: policy"),
         (["f.csv", "--event-time", "t", "--window", "1", "--policy", "reported.json"], "rows have no watermarks"),
         (["f.csv", "--event-time", "t", "--window", "1", "--policy", "target.json"], "arrival_target acts in batches"),
+        (
+            ["f.csv", "--event-time", "t", "--window", "1", "--policy", "unframed.json"],
+            "arrival_target: A job needs frames",
+        ),
     ],
 )
 def test_invalid_arguments_are_refused(
@@ -194,6 +199,7 @@ def test_invalid_arguments_are_refused(
     Path("reported.json").write_text('{"policy": {"type": "reported"}}')
     target = {"policy": {"type": "limiting_lag", "lag_ms": 0}, "frames": {"every": "hour"}, "arrival_target": 0.9}
     Path("target.json").write_text(json.dumps(target))
+    Path("unframed.json").write_text(json.dumps(target | {"frames": None}))
     error = " ".join(run(*arguments, status=2).stderr.replace("│", " ").split())
     assert says in error
     ended = run("f.csv", "--event-time", "t", "--lags", "1", "--window", "1")

@@ -1,6 +1,7 @@
 """The replay of a stream, compared with the table of docs/explanation/completeness.md and the machine of a job."""
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from docs.tools.drawing.clicks import MINUTE, WINDOW, clicks
-from tests.domain.batches import FRAME, HIGHEST_MS, LEARNING
+from tests.domain.batches import FRAME, HIGHEST_MS, LEARNING, RUN, read
 from tests.support.book import BOOK
+from tests.support.machine import JobMachine
 from tidegate.domain.config import FrameThrottle, JobConfig, MinStepThrottle
 from tidegate.domain.policies import LimitingLag
 from tidegate.domain.simulate import (
@@ -112,17 +114,49 @@ def test_rows_of_a_batch_are_compared_with_the_watermark_before_it(parts: list[d
 
 @pytest.mark.parametrize(
     ("limit", "behind"),
-    [("idle_timeout_ms", 11), ("max_skew_ms", 11), ("arrival_target", 1), (None, 3 * HIGHEST_MS - FRAME)],
+    [
+        ("idle_timeout_ms", 11),
+        ("max_skew_ms", 11),
+        ("max_retention_ms", 41),
+        ("arrival_target", 0),
+        (None, 3 * HIGHEST_MS - FRAME),
+    ],
 )
 def test_recorded_batches_are_evidence_for_each_limit(limit: str | None, behind: int) -> None:
     """One of three substreams is silent after its first row, and one is ten behind: its rows come a frame later."""
-    none: dict[str, Any] = {"idle_timeout_ms": None, "max_skew_ms": None, "arrival_target": None}
-    values = {"idle_timeout_ms": 50, "max_skew_ms": 70, "arrival_target": 0.9}
-    config = replace(LEARNING, **none | {name: value for name, value in values.items() if name == limit})
+    values = {"idle_timeout_ms": 50, "max_skew_ms": 70, "max_retention_ms": 40, "arrival_target": 0.9}
+    limits: dict[str, Any] = {name: value if name == limit else None for name, value in values.items()}
     recorded = []
-    for at in range(1000, 1000 + 3 * HIGHEST_MS, FRAME):
-        times = {"fast": at - 1, "slow": at - 11} | ({"silent": at} if at == 1000 else {})
+    for at in range(1005, 1005 + 3 * HIGHEST_MS, FRAME):
+        times = {"fast": at - 1, "slow": at - 11} | ({"silent": at} if at == 1005 else {})
         recorded.append(RecordedBatch(at, times, [(time, 1) for time in times.values()]))
-    *_, last = in_batches(recorded, config)
+    *_, last = in_batches(recorded, replace(LEARNING, **limits))
     assert last.watermark == recorded[-1].at - behind
-    assert (last.holder is not None and last.holder.substream == "silent") == (limit is None)
+    holder = None if last.holder is None else last.holder.substream
+    assert (holder == "silent") == (limit in ("max_retention_ms", None)), "it holds until retention passes it"
+
+
+@given(
+    gaps=st.lists(st.sampled_from([10, 10, 20, 70]), min_size=3, max_size=30),
+    limit=st.sampled_from(["idle_timeout_ms", "max_skew_ms", "max_retention_ms", "arrival_target"]),
+    rows=st.randoms(use_true_random=False),
+)
+def test_a_recorded_query_runs_between_its_batches(gaps: list[int], limit: str, rows: Random) -> None:
+    """The watermarks are those of a query that sends a heartbeat every ten milliseconds, in a job that is swept."""
+    values = {"idle_timeout_ms": 30, "max_skew_ms": 25, "max_retention_ms": 40, "arrival_target": 0.9}
+    limits: dict[str, Any] = {name: value if name == limit else None for name, value in values.items()}
+    config, at, recorded = replace(LEARNING, **limits), 1000, []
+    for gap in [10, 10, *gaps]:
+        at += gap
+        times = {name: at - rows.randrange(1, 60) for name in "abc" if rows.random() < 0.6}
+        recorded.append(RecordedBatch(at, times, [(time, 1) for time in times.values()]))
+    job, expected = JobMachine(config, recorded[0].at), []
+    for number, batch in enumerate(recorded):
+        for now in range(recorded[number - 1].at + 10, batch.at, 10) if number else ():
+            job.heartbeat(RUN, now, now)
+            job.sweep(now)
+        job.sweep(batch.at)
+        late = read(job, number, {name: [time] for name, time in batch.max_event_times.items()}, batch.at)
+        if job.max_event_time is not None:
+            expected.append((late, job.watermark))
+    assert [(step.late, step.watermark) for step in in_batches(recorded, config)] == expected

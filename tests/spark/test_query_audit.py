@@ -377,7 +377,22 @@ def test_wrong_arguments_are_found_by_the_watermarks(spark: SparkSession, tmp_pa
     fails(r"delay is 0:00:05, and the checkpoint shows 0:00:20", delay=timedelta(seconds=5))
     fails("no stateful operator 3; it has: 0", operator=3)
     fails("2 values, and the query has 1 sources", event_time=["t", "t"])
-    fails("The policy 'new' is no job configuration: policy", policies={"new": {"policy": {"type": "none"}}})
+    lag: Any = {"type": "limiting_lag", "lag_ms": 0}
+    for policy, says in [
+        ({"policy": {"type": "none"}}, "is no job configuration: policy"),
+        ([], "is no job configuration: JSON: A configuration must be an object"),
+        ({"policy": lag, "arrival_target": 0.9}, "is no job configuration: arrival_target: A job needs frames"),
+        ({"policy": {"type": "reported"}}, "has the kind `reported`, which needs watermarks of the source"),
+        (
+            {"policy": {"type": "target_completeness", "target": 0.9, "cold_start_lag_ms": 0}},
+            "has the kind `target_completeness`, which learns from single rows",
+        ),
+        (
+            {"policy": lag, "frames": {"every": 15_000}, "arrival_target": 0.9},
+            "has arrival_target, for which each window must",
+        ),
+    ]:
+        fails(f"The policy 'new' {says}", policies={"new": policy})
     fails("drops the column tidegate_batch: keep it", read=lambda rows: rows.select("t"))
     log = checkpoint / "sources" / "0" / "1"
     log.write_text(log.read_text().replace("file://", "s3a://gone"))

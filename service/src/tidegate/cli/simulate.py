@@ -237,9 +237,8 @@ def read_policy(path: Path, scale: int, *, timed: bool) -> "JobConfig":
 
 
 def _read_config(path: Path, scale: int) -> "JobConfig":
-    from pydantic import ValidationError
-
     from tidegate.domain.calendar import DAY_MS
+    from tidegate.domain.errors import InvalidConfig
     from tidegate.views.config import parsed_config
 
     try:
@@ -249,10 +248,8 @@ def _read_config(path: Path, scale: int) -> "JobConfig":
         return parsed_config(_scaled_times(document, scale))
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path} ({error.strerror})") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise typer.BadParameter(f"{path} is not a job configuration: {place}: {first['msg']}") from None
+    except InvalidConfig as error:
+        raise typer.BadParameter(f"{path} is not a job configuration: {error.details['field']}: {error}") from None
     except ValueError as error:
         raise typer.BadParameter(f"{path} is not JSON ({error})") from None
 

@@ -10,9 +10,10 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tidegate.domain import commands
-from tidegate.domain.batches import BeginOptions, PartitionReport, begin, commit, stage
+from tidegate.domain.batches import BeginOptions, PartitionReport, begin, commit, heartbeat, stage
 from tidegate.domain.calendar import Frames
 from tidegate.domain.completeness import BatchAccounting, RowCounts, bucket_of
 from tidegate.domain.config import Frame, JobConfig
@@ -176,6 +177,8 @@ def through_machine(
     if names:
         commands.declare(job, DIRECT, names, rows[0].at)
     for row in rows:
+        if config.max_retention_ms is not None:  # acts in sweeps
+            commands.sweep(job, row.at)
         known = job.substreams.get((DIRECT, row.substream))
         delays = {}
         if known is not None and known.max_event_time is not None:
@@ -190,8 +193,8 @@ def through_machine(
 def in_batches(batches: Sequence[RecordedBatch], config: JobConfig) -> Iterator[Step]:
     """Yield the steps of recorded batches under any configuration, with the holders of the watermark.
 
-    They are the batches of one query, each with all input until then, so that limits have the same evidence as in a
-    coordinator.
+    They are the batches of one query that always runs: each has all input until then, and between two of them there is
+    no input. The query looks for input as often as the closest batches show. Limits have the evidence of this.
 
     Args:
         batches: Batches, sorted by arrival.
@@ -200,7 +203,12 @@ def in_batches(batches: Sequence[RecordedBatch], config: JobConfig) -> Iterator[
     if not batches:
         return
     job, run = new_job(config, batches[0].at), Run("recorded", "checkpoint", "run")
+    closest_ms = min({after.at - before.at for before, after in pairwise(batches)} - {0}, default=0)
     for number, batch in enumerate(batches):
+        looked_ms = batch.at - closest_ms
+        if number and looked_ms > batches[number - 1].at:
+            heartbeat(job, run, looked_ms, looked_ms)
+        commands.sweep(job, batch.at)
         late = begin(job, run, number, batch.at, BeginOptions(input_age_ms=0)).pinned_watermark
         stage(job, run, number, PartitionReport(0, batch.max_event_times), batch.at)
         commit(job, run, number, _accounting(batch, config.frames), batch.at)
@@ -213,7 +221,7 @@ def _accounting(batch: RecordedBatch, frames: Frames | None) -> BatchAccounting:
     names, by_frame = tuple(batch.max_event_times), Counter[int]()
     if frames is not None:
         for event_time, number in batch.rows:
-            by_frame[frames.end_after(event_time) - 1] += number
+            by_frame[frames.start_of(frames.number_of(event_time))] += number
     rows = tuple((time, number, 0, 0) for time, number in by_frame.items())
     return BatchAccounting(names, (RowCounts(0, 0, 0, 0, 0),) * len(names), frames=rows)
 

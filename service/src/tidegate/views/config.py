@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema
 from tidegate.domain import config as domain
 from tidegate.domain.calendar import Frames, Unit
 from tidegate.domain.config import THROTTLES, NoThrottle, Throttle
-from tidegate.domain.errors import StateDamaged
+from tidegate.domain.errors import InvalidConfig, StateDamaged
 from tidegate.domain.policies import POLICIES, Policy
 from tidegate.domain.values import EXACT_DOUBLE, declarations
 from tidegate.views.types import STORED, Id, Request, Text
@@ -213,9 +213,17 @@ def parsed_config(document: Any) -> domain.JobConfig:
     """Parse a JSON object into a configuration.
 
     Raises:
-        ValidationError: If the object is not a valid configuration.
+        InvalidConfig: If the object is not a valid configuration. The error has the first invalid field.
     """
-    return ConfigDocument.model_validate(document).config
+    if not isinstance(document, dict):
+        raise InvalidConfig("JSON", "A configuration must be an object.")
+    try:
+        config = ConfigDocument.model_validate(document).config
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise InvalidConfig(".".join(str(part) for part in first["loc"]), first["msg"]) from None
+    config.check_patterns()
+    return config
 
 
 def stored_config(document: Any) -> domain.JobConfig:

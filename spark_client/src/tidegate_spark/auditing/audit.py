@@ -17,7 +17,14 @@ from tidegate_spark.auditing.checkpoint import (
     windows_in_state,
 )
 from tidegate_spark.auditing.losses import AuditedBatch, Losses, highest_of, lost_rows
-from tidegate_spark.auditing.policies import UnderPolicy, in_spark, longest_gaps, recorded_batches, under_policies
+from tidegate_spark.auditing.policies import (
+    UnderPolicy,
+    in_spark,
+    longest_gaps,
+    parsed,
+    recorded_batches,
+    under_policies,
+)
 from tidegate_spark.auditing.rows import (
     BATCH,
     ROW_SLOT_MS,
@@ -171,6 +178,7 @@ def audit(
     if of_operator is not None and of_operator.judged == "window":
         in_state = windows_in_state(spark, checkpoint, of_operator)
     windows = _window(of_operator, window, slide, window_start, in_state)
+    configs = parsed(policies, windows)
     timeline = Timeline.of(found, kinds)
     arguments = {
         "event_time": event_time,
@@ -189,9 +197,7 @@ def audit(
         missing += _missing_records(expected, groups)
     delays = {place: source.delay for place, source in enumerate(of_sources) if source.event_time is not None}
     marks = find_watermarks(found, timeline, highest, delays)
-    audited = _audit(
-        found, kinds, of_operator, windows, marks, timeline, groups, highest, missing, targets, policies or {}
-    )
+    audited = _audit(found, kinds, of_operator, windows, marks, timeline, groups, highest, missing, targets, configs)
     if examples and audited.losses.total.most:
         late = {batch.number: batch.late[1] for batch in audited.batches}
         audited = replace(audited, examples=tuple(lost_examples(sources, late, windows, examples)))
@@ -246,6 +252,7 @@ def audit_input(
     judged: Judgement = "row" if window is None else "window"
     operator = Operator(0, "the planned query", judged, ())
     windows = _window(operator, window, slide, window_start)
+    configs = parsed(policies, windows)
     arrived = expression(rows, "arrival", arrival).cast("timestamp")
     numbered = rows.withColumn(BATCH, F.coalesce(F.floor(F.unix_millis(arrived) / every_ms), F.lit(NO_ARRIVAL)))
     counted = count([SourceRows(0, numbered, event_time, substream or "''")], {}, windows)
@@ -261,9 +268,7 @@ def audit_input(
     timeline = Timeline(len(places), 0, (), {}, {}, None, {}, arrivals)
     marks = Watermarks({0: round(delay / timedelta(milliseconds=1))}, False, "min", 0, (), ())
     highest = highest_of(groups)
-    found = _audit(
-        None, ("files",), operator, windows, marks, timeline, groups, highest, missing, targets, policies or {}
-    )
+    found = _audit(None, ("files",), operator, windows, marks, timeline, groups, highest, missing, targets, configs)
     return replace(found, event_time=event_time, substream=substream or "")
 
 
@@ -278,7 +283,7 @@ def _audit(
     highest: Mapping[int, Mapping[int, int]],
     missing: Sequence[str],
     targets: Sequence[float],
-    policies: Mapping[str, JobConfig] | None,
+    configs: Mapping[str, Any],
 ) -> Audit:
     batches = timeline.audited(marks, highest)
     slot_ms = ROW_SLOT_MS if windows is None else windows.size_ms
@@ -302,7 +307,7 @@ def _audit(
         marks.is_shared,
         batches,
         losses,
-        tuple(under_policies(recorded, judged, delay_ms, targets, policies)),
+        tuple(under_policies(recorded, judged, delay_ms, targets, configs)),
         of_spark,
         marks.compared,
         tuple(marks.differences),

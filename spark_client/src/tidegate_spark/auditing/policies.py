@@ -6,12 +6,12 @@ The machine is that of the coordinator, from the distribution ``tidegate``.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidegate_spark.auditing.checkpoint import Judgement
 from tidegate_spark.auditing.losses import AuditedBatch
-from tidegate_spark.auditing.rows import Group
+from tidegate_spark.auditing.rows import Group, Window
 from tidegate_spark.config import JobConfig
 from tidegate_spark.errors import InvalidUsage
 
@@ -117,7 +117,7 @@ def under_policies(
     judged: Judgement | None,
     delay_ms: int,
     targets: Sequence[float],
-    policies: Mapping[str, JobConfig] | None,
+    policies: Mapping[str, Any],
 ) -> list[UnderPolicy]:
     """Run the batches through the machine with the delay of the query as the lag, and with a lag for each target.
 
@@ -128,10 +128,7 @@ def under_policies(
         judged: What the query compares with the watermark.
         delay_ms: Delay of the query.
         targets: Shares of rows on time.
-        policies: Job configurations to run, too, by their names; None: none.
-
-    Raises:
-        InvalidUsage: If a configuration is not valid.
+        policies: The result of :func:`parsed`.
     """
     simulate = _simulate()
     from tidegate.domain.config import JobConfig as DomainConfig
@@ -140,7 +137,7 @@ def under_policies(
     lags = [(None, delay_ms), *zip(targets, _lags(recorded, targets), strict=True)]
     found = []
     configs = [(None, target, lag_ms, DomainConfig(LimitingLag(lag_ms))) for target, lag_ms in lags]
-    given = [(name, None, None, _parsed(name, policy)) for name, policy in (policies or {}).items()]
+    given = [(name, None, None, config) for name, config in policies.items()]
     for name, target, lag_ms, config in [*configs, *given]:
         steps = list(simulate.in_batches(recorded, config))
         found.append(_under(simulate, steps, judged, name, target, lag_ms, _holders(steps, recorded)))
@@ -209,15 +206,51 @@ def _under(
     )
 
 
-def _parsed(name: str, policy: JobConfig) -> Any:
+def parsed(policies: Mapping[str, JobConfig] | None, window: Window | None) -> dict[str, Any]:
+    """Return the job configurations of the user for the machine.
+
+    Args:
+        policies: The configurations by their names; None: none.
+        window: The windows of the query; None if it judges each row by its own time.
+
+    Raises:
+        InvalidUsage: If a configuration is not valid, or says nothing about recorded batches.
+    """
+    if not policies:
+        return {}
+    _simulate()
+    from tidegate.domain.errors import InvalidConfig
     from tidegate.views.config import parsed_config
 
-    try:
-        return parsed_config(policy)
-    except ValueError as error:
-        first = error.errors(include_url=False)[0]  # type: ignore[attr-defined]  # pydantic's ValidationError
-        place = ".".join(str(part) for part in first["loc"])
-        raise InvalidUsage(f"The policy {name!r} is no job configuration: {place}: {first['msg']}") from None
+    found = {}
+    for name, policy in policies.items():
+        try:
+            config = parsed_config(policy)
+        except InvalidConfig as error:
+            field = error.details["field"]
+            raise InvalidUsage(f"The policy {name!r} is no job configuration: {field}: {error}") from None
+        if problem := _problem(config, window):
+            raise InvalidUsage(f"The policy {name!r} {problem}.")
+        found[name] = replace(config, expected_queries=())  # the recorded query is the only one
+    return found
+
+
+def _problem(config: Any, window: Window | None) -> str | None:
+    """Return why a configuration says nothing about recorded batches; None if it does."""
+    from tidegate.domain.calendar import DAY_MS
+    from tidegate.domain.policies import Reported, TargetCompleteness
+
+    kinds = {type(each) for each in config.policies()}
+    if Reported in kinds:
+        return "has the kind `reported`, which needs watermarks of the source: use another one"
+    if TargetCompleteness in kinds:
+        return "has the kind `target_completeness`, which learns from single rows: run it with tidegate simulate"
+    if config.arrival_target is None or window is None:
+        return None
+    frame_ms = DAY_MS if config.frames.is_calendar else config.frames.length
+    if window.is_sliding or frame_ms % window.size_ms:
+        return "has arrival_target, for which each window must lie in one frame: use tumbling windows that fill frames"
+    return None
 
 
 def _lags(recorded: Sequence[Any], targets: Sequence[float]) -> list[int]:

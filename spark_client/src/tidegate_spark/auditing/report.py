@@ -301,6 +301,7 @@ FRESHER = (
 )
 WRITE = "What to write, with the first lag that loses at most half as much as the query"
 
+CLOSED = "windows closed"
 CLOSES = "windows close after their end (mean, in event time)"
 
 DROPPED = (
@@ -367,7 +368,7 @@ def text(audit: Audit) -> str:
         console.print(
             "lost: " + ", ".join(f"{name}={value}" for name, value in row.items()), highlight=False, markup=False
         )
-    of_windows_too = (CLOSES,) if found["judged"] == "window" else ()
+    of_windows_too = (CLOSED, CLOSES) if found["judged"] == "window" else ()
     for title, name, policies in ((UNDER, "lag", found["policies"]), (LONGER, "delay", found["in_spark"])):
         if not policies:
             continue
@@ -383,7 +384,8 @@ def text(audit: Audit) -> str:
                 f"{policy['lost']:,}",
                 share(policy["share"]),
             )
-            table.add_row(*figures, *((closes,) if of_windows_too else ()), *((names,) if has_holders else ()))
+            closed = f"{policy['windows']:,}"
+            table.add_row(*figures, *((closed, closes) if of_windows_too else ()), *((names,) if has_holders else ()))
         console.print()
         console.print(table)
     for sentence in notes(found):
@@ -413,6 +415,7 @@ def html(audit: Audit) -> str:
     return environment.get_template("report.html").render(
         found=found,
         sentences=sentences(found),
+        closed=CLOSED,
         closes=CLOSES,
         under=UNDER,
         longer=LONGER,

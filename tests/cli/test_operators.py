@@ -254,8 +254,8 @@ def test_what_a_limit_would_do(run: Run, http: httpx.Client, job_name: str) -> N
     commit_frames(http, path, 0, times)
     shown = run("explain", job_name, "--what-if", "max_skew=6h", "--what-if", "arrival_target=0.998").stdout
     text = " ".join(shown.split())
-    assert "max_skew 6 h would set HNL of q apart now, and move the watermark to " in text
-    assert "It has sent 1 row in batches so far; those below the new watermark would be late." in text
+    assert "max_skew 6 h would set HNL of q apart now, and let the watermark move to " in text
+    assert "Rows that it sends below that time would be late; so far, it has sent 1 row in batches." in text
     assert "arrival_target 99.8 % is not known yet: it needs 500 rows" in text
     assert "would set no substream apart now" in run("explain", job_name, "--what-if", "max_skew=1d").stdout
     for wrong in ("skew=6h", "arrival_target=7", "arrival_target=most", "lag=1h", "max_skew=six", "max_skew=0s"):

@@ -321,7 +321,7 @@ class JobConfig:
             return None
         target, highest = target or self.arrival_target or USUAL_TARGET, self.max_arrival_delay_ms
         # A further row is older than the oldest of n rows with a probability of 1 / (n + 1).
-        return TargetCompleteness(target, highest, ceiling_ms=highest, min_rows=math.ceil(1 / (1 - target)))
+        return TargetCompleteness(target, highest, ceiling_ms=highest, min_rows=math.ceil(round(1 / (1 - target), 6)))
 
     def policies(self) -> tuple[Policy, ...]:
         """Return every policy that a substream of this job may have."""

@@ -22,7 +22,10 @@ class WhatIfSkew:
         "Coalesced watermark that the limit would allow now. Null if it allows none.", example=1357556400000
     )
     passed: PassedByLimit | None = described("Substreams that it would set apart now. Null if there are none.")
-    passed_rows: int = described("Committed rows of those named, the most that would have been late.", example=226)
+    passed_rows: int = described(
+        "Number of rows that those named have committed so far. Rows that they send below the watermark would be late.",
+        example=226,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ class WhatIfArrivals:
     )
     proven_ms: int | None = described(
         "Processing time up to which all queries with substreams that count have read all input. Null: the target "
-        "would not move the watermark now. One of them has proven nothing, or there are reports without batches.",
+        "would not move the watermark now. A query has proven nothing, there are reports without batches, or no "
+        "substream counts.",
         example=1357556400000,
     )
     frames: int = described("Number of finished frames whose delays are known, the latest ones.", example=2000)

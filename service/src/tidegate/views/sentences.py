@@ -310,11 +310,13 @@ def what_if_skew_sentence(what_if: Mapping[str, Any], coalesced_watermark: int |
     count, named = passed["count"], len(passed["substreams"])
     more = f" and {count - 1:,} more" if count > 1 else ""
     said = [f"max_skew {limit} would set ", *_substream(passed["substreams"][0]), f"{more} apart now"]
-    moves = reached is not None and reached != coalesced_watermark
-    said += [", and move the watermark to ", Time(reached)] if moves else [", and not move the watermark"]
-    them = f"The first {named} of them have" if named < count else "They have" if count > 1 else "It has"
+    if reached is None or reached == coalesced_watermark:
+        return [*said, ", and not move the watermark."]
     rows = f"{what_if['passed_rows']:,} row{'' if what_if['passed_rows'] == 1 else 's'}"
-    return [*said, f". {them} sent {rows} in batches so far; those below the new watermark would be late."]
+    them = "it sends" if count == 1 else "they send"
+    of = f"the first {named} have sent" if named < count else "they have sent" if count > 1 else "it has sent"
+    said += [", and let the watermark move to ", Time(reached)]
+    return [*said, f". Rows that {them} below that time would be late; so far, {of} {rows} in batches."]
 
 
 def what_if_arrivals_text(what_if: Mapping[str, Any] | None, max_arrival_delay_ms: int) -> str:
@@ -335,7 +337,10 @@ def what_if_arrivals_text(what_if: Mapping[str, Any] | None, max_arrival_delay_m
     late, delay = share_text(what_if["late"]), format_duration(what_if["delay_ms"])
     said = f"{start} would wait up to {delay} after each frame. {late} of the rows come later ({measured:,} measured)."
     if what_if["proven_ms"] is None:
-        return f"{said} It would not move the watermark now: no query proves that it has read all input."
+        return (
+            f"{said} It would not move the watermark now: for that, substreams must hold it, all of queries that have "
+            "read all input."
+        )
     before, expected = what_if["recorded"], what_if["expected"]
     if before is None or expected is None:
         return said
@@ -343,7 +348,8 @@ def what_if_arrivals_text(what_if: Mapping[str, Any] | None, max_arrival_delay_m
         (format_duration(before[name]), format_duration(expected[name])) for name in ("median_ms", "p95_ms")
     )
     frames = f"Of the last {what_if['frames']:,} frames, half were complete within {half}, and 95 of 100 within {most}"
-    return f"{said} {frames}; it would be {half_expected}, and {most_expected}, until a batch proves it."
+    would = half_expected if half_expected == most_expected else f"{half_expected} and {most_expected}"
+    return f"{said} {frames}. With this target, that would be {would}, and the time until a batch proves it."
 
 
 def waiting_frame_sentence(explanation: Mapping[str, Any]) -> list[Fragment]:

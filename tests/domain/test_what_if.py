@@ -56,9 +56,15 @@ def test_rows_later_than_the_highest_delay_are_late() -> None:
     for number in range(200, 220):
         now_ms = job.now_ms + FRAME
         read(job, number, {"fast": now_ms, "slow": [now_ms - 3 * HIGHEST_MS] * 9}, now_ms)
-    found = asked(job, 0.5)
-    assert found.late is not None
-    assert found.late > job.arrivals.too_old / job.arrivals.rows > 0.4
+    late = asked(job, 0.5).late
+    assert late is not None and late > 0.4
+    job.configure(LEARNING, job.now_ms)
+    assert asked(job, 0.5).late == late, "a new target measures nothing again"
+    for number in range(220, 420):
+        now_ms = job.now_ms + FRAME
+        read(job, number, {"fast": [now_ms] * 9}, now_ms)
+    late = asked(job, 0.5).late
+    assert late is not None and late < 0.05, "old data that was read again decays"
 
 
 def test_a_longer_delay_than_that_in_force_and_a_job_without_proof_expect_nothing() -> None:

@@ -139,7 +139,8 @@ class Arrivals:
 
     ``learned`` is the learned arrival delay in milliseconds; None until it is learned. ``first_end`` and ``last_end``
     are the first and the highest end of a frame with rows. ``rows`` is the number of rows whose delay is known.
-    ``late`` of them arrived after the delay in force, and ``too_old`` of them later than the highest delay.
+    ``late`` of them arrived after the delay in force. ``too_old`` is the weight of those that arrived later than the
+    highest delay, which decays with the sketch.
     """
 
     learned: int | None = None

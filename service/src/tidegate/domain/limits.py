@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidegate.domain.completeness import ROW, RowsOfHour, bucket_of
+from tidegate.domain.completeness import ROW, RowsOfHour, bucket_of, decayed
 from tidegate.domain.config import POLICY_LIMITS, JobConfig
 from tidegate.domain.history import NAMES_KEPT
 from tidegate.domain.job import Arrivals, JobState, Substream
@@ -72,7 +72,7 @@ def start_learning(job: JobState, before: JobConfig) -> None:
     if not is_same or job.config.max_arrival_delay_ms > before.max_arrival_delay_ms:
         job.arrivals = Arrivals()
     elif job.config.arrival_policy() != before.arrival_policy() or job.config.arrival_target != before.arrival_target:
-        job.arrivals.rows = job.arrivals.late = job.arrivals.too_old = 0
+        job.arrivals.rows = job.arrivals.late = 0
         job.arrivals.learned = None
         _move_delay(job, 0)
 
@@ -119,7 +119,7 @@ def learn_arrivals(job: JobState, proven_ms: int | None, rows: Iterable[RowsOfHo
     arrivals, policy, frames = job.arrivals, job.config.arrival_policy(), job.config.frames
     if policy is None or frames is None or proven_ms is None:
         return
-    recent, ends = Counter[int](), list[int]()
+    recent, ends, too_old = Counter[int](), list[int](), 0
     delay_ms, highest_ms, has_begun = _delay_ms(job), job.config.max_arrival_delay_ms, bool(arrivals.rows)
     for time, count, *_ in rows:
         end = frames.end_after(time)
@@ -133,8 +133,9 @@ def learn_arrivals(job: JobState, proven_ms: int | None, rows: Iterable[RowsOfHo
             recent[bucket_of(delay)] += count
             ends.append(end)
         else:
-            arrivals.too_old += count
+            too_old += count * ROW
     if not ends:
+        arrivals.too_old += too_old
         return
     if arrivals.first_end is None:
         arrivals.first_end = max(ends)
@@ -144,6 +145,9 @@ def learn_arrivals(job: JobState, proven_ms: int | None, rows: Iterable[RowsOfHo
     steps = sketch.decay_to(last_end, job.config.delay_half_life_ms)
     if sketch.weight < policy.window * ROW:  # a high target needs more rows than a half-life may have
         sketch.weights = weights
+    else:
+        arrivals.too_old = decayed(arrivals.too_old, steps)
+    arrivals.too_old += too_old
     sketch.add(recent.items())
     _move_delay(job, steps)
 

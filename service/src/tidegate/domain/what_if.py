@@ -105,7 +105,7 @@ def what_if_arrivals(
         return None
     delay_ms = wanted_delay_ms(arrivals, policy)
     delays = [max(each.delay_ms, 0) for each in completions]
-    in_time = 1 - arrivals.too_old / max(arrivals.rows, 1)
+    in_time = arrivals.sketch.weight / max(arrivals.sketch.weight + arrivals.too_old, 1)
     # Frames that were complete at the delay of a target in force say nothing about a longer delay.
     in_force = arrivals.learned if arrivals.learned is not None else policy.initial_lag
     is_known = delay_ms is not None and (config.arrival_target is None or delay_ms <= in_force)

@@ -143,7 +143,7 @@ function limits.start_learning(before)
     job.arrivals = nil
     redis.call('HDEL', key.delays, 'arrivals')
   elseif of and (policy.differs(before.arrivals, config.arrivals) or before.arrival_target ~= config.arrival_target) then
-    of.rows, of.late, of.too_old, of.learned = 0, 0, 0, nil
+    of.rows, of.late, of.learned = 0, 0, nil
     if of.last_end then move_delay(sketch.unpack(redis.call('HGET', key.delays, 'arrivals')), 0) end
   end
 end
@@ -162,7 +162,7 @@ function limits.measure_arrivals(progress, proven, rows)
     if count > 0 and row.time <= job.now and (has_begun or not is_old) then
       of.rows, of.late = of.rows + count, of.late + (limit_ms and delay > limit_ms and count or 0)
       if is_old then
-        of.too_old = of.too_old + count
+        of.too_old = of.too_old + count * constants.ROW
       else
         local bucket = sketch.bucket_of(delay)
         of.recent[bucket] = (of.recent[bucket] or 0) + count
@@ -176,15 +176,23 @@ end
 function limits.learn_arrivals(progress)
   local of, before = progress.arrivals, job.arrivals or {rows = 0, late = 0, too_old = 0}
   if not of or of.rows == 0 then return end
-  before.rows, before.late, before.too_old = before.rows + of.rows, before.late + of.late, before.too_old + of.too_old
+  before.rows, before.late = before.rows + of.rows, before.late + of.late
   job.arrivals = before
-  if not of.last_end then return end
+  if not of.last_end then
+    before.too_old = before.too_old + of.too_old
+    return
+  end
   before.first_end, before.last_end = before.first_end or of.last_end, highest(of.last_end, before.last_end)
   local s = sketch.unpack(redis.call('HGET', key.delays, 'arrivals'))
   local buckets, weights = s.buckets, s.weights
   local decayed = sketch.decay_to(s, before.last_end)
   -- A high target needs more rows than a half-life may have.
-  if sketch.weight(s) < config.arrivals.window * constants.ROW then s.buckets, s.weights = buckets, weights end
+  if sketch.weight(s) < config.arrivals.window * constants.ROW then
+    s.buckets, s.weights = buckets, weights
+  else
+    before.too_old = sketch.decayed(before.too_old, decayed)
+  end
+  before.too_old = before.too_old + of.too_old
   sketch.add(s, of.recent)
   redis.call('HSET', key.delays, 'arrivals', sketch.pack(s))
   move_delay(s, decayed)

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from pyiceberg.table import StaticTable
 from pyspark.sql import DataFrame, SparkSession
 
@@ -111,9 +111,9 @@ class Lake:
 def delta_rows(path: str, version: int | None = None) -> list[dict[str, Any]]:
     """Return the rows of a table of Delta Lake by a reader without Spark: those of a version, or the latest ones.
 
-    ``to_pyarrow_table`` calls Python from threads of Arrow, and about one of three processes that end soon after it
-    aborts (deltalake 1.6, pyarrow 26). The engine of ``QueryBuilder`` calls no Python.
+    By default, ``to_pyarrow_table`` calls Python from threads of Arrow, and about one of three processes that end soon
+    after it aborts (deltalake 1.6, pyarrow 26). The file system of Arrow calls no Python.
     """
-    table = QueryBuilder().register("delta", DeltaTable(path, version=version))
-    rows: list[dict[str, Any]] = pa.table(table.execute("SELECT * FROM delta").read_all()).to_pylist()
+    files = SubTreeFileSystem(path, LocalFileSystem())
+    rows: list[dict[str, Any]] = DeltaTable(path, version=version).to_pyarrow_table(filesystem=files).to_pylist()
     return rows
